@@ -1,0 +1,1 @@
+//! Packages, channels and reference installations for tests, demo and benchmark.

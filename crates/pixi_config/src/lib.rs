@@ -1,0 +1,1 @@
+//! The options of pixi that a mount depends on.

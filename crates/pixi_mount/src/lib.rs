@@ -1,0 +1,1 @@
+//! Environment backends and the command line.

@@ -1,0 +1,1 @@
+//! A conda environment as a file system.
