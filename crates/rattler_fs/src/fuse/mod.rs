@@ -1,9 +1,37 @@
-//! The kernel adapter.
+//! The kernel adapter: a FUSE session over an [`EnvironmentFs`].
+
+mod adapter;
+mod mount;
 pub mod mount_table;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsRawFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+};
 
-use crate::EnvironmentFs;
+use fuse_backend_rs::{
+    api::server::Server,
+    transport::{FuseBuf, FuseDevWriter, Reader, Writer},
+};
+
+use crate::content::EnvironmentFs;
+use adapter::Adapter;
+pub use mount::{MountError, UnmountError};
+pub use mount_table::Unmount;
+
+/// Largest request or reply: 256 pages of data, and a page for the headers.
+const BUFFER_SIZE: usize = 257 * 4096;
+
+/// Requests are short; more threads than this only compete for the caller's processor.
+const MAX_THREADS: usize = 8;
+
+/// Size of `fuse_in_header`; `unique` stands at byte 8.
+const IN_HEADER_SIZE: usize = 40;
 
 /// How and where to mount.
 #[derive(Debug, Clone)]
@@ -18,45 +46,36 @@ pub struct MountOptions {
     pub allow_other: bool,
 }
 
-/// Why mounting failed.
-#[derive(Debug, thiserror::Error)]
-pub enum MountError {}
-
-/// Why unmounting failed.
-#[derive(Debug, thiserror::Error)]
-pub enum UnmountError {
-    /// A process uses the mount.
-    #[error("the mount is in use")]
-    Busy,
-}
-
-/// How to unmount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unmount {
-    /// Only when nothing uses the mount.
-    Plain,
-    /// Take it out of the name space now; programs that use it get errors once the server ends.
-    Detach,
-}
-
 /// Why serving ended early.
 #[derive(Debug, thiserror::Error)]
-pub enum SessionError {}
+pub enum SessionError {
+    /// The kernel's device failed.
+    #[error("reading requests from the kernel failed")]
+    Device(#[source] io::Error),
+}
 
 /// A mounted file system, ready to be served.
 pub struct Session {
+    server: Arc<Server<Adapter>>,
+    device: OwnedFd,
     unmounter: Unmounter,
 }
 
 impl Session {
-    /// Mounts `fs`.
+    /// Mounts `fs`. Programs that touch the mount wait until [`Session::run`] serves them.
     ///
     /// # Errors
     /// See [`MountError`].
     pub fn mount(fs: Arc<EnvironmentFs>, options: MountOptions) -> Result<Self, MountError> {
-        let _ = (fs, &options);
+        let device = mount::mount(&options)?;
+        let entry = mount_table::find(&options.mount_point).ok().flatten();
         Ok(Self {
-            unmounter: Unmounter {},
+            server: Arc::new(Server::new(Adapter::new(fs))),
+            device,
+            unmounter: Unmounter {
+                mount_point: options.mount_point.into(),
+                device: entry.map(|entry| entry.device.into()),
+            },
         })
     }
 
@@ -71,13 +90,35 @@ impl Session {
     /// # Errors
     /// See [`SessionError`].
     pub fn run(self) -> Result<(), SessionError> {
-        Ok(())
+        let threads = thread::available_parallelism().map_or(2, |n| n.get().clamp(2, MAX_THREADS));
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads)
+                .map(|number| {
+                    let device = clone_device(&self.device)?;
+                    let server = &self.server;
+                    thread::Builder::new()
+                        .name(format!("fuse-{number}"))
+                        .spawn_scoped(scope, move || serve(server, device))
+                })
+                .collect::<io::Result<_>>()
+                .map_err(SessionError::Device)?;
+            for worker in workers {
+                worker
+                    .join()
+                    .unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")))
+                    .map_err(SessionError::Device)?;
+            }
+            Ok(())
+        })
     }
 }
 
-/// Unmounts a [`Session`]'s mount.
+/// Unmounts a [`Session`]'s mount, and no other that has taken its place.
 #[derive(Debug, Clone)]
-pub struct Unmounter {}
+pub struct Unmounter {
+    mount_point: Arc<std::path::Path>,
+    device: Option<Arc<str>>,
+}
 
 impl Unmounter {
     /// Unmounts.
@@ -85,7 +126,72 @@ impl Unmounter {
     /// # Errors
     /// See [`UnmountError`].
     pub fn unmount(&self, how: Unmount) -> Result<(), UnmountError> {
-        let _ = how;
-        Ok(())
+        if let (Some(device), Ok(entry)) = (&self.device, mount_table::find(&self.mount_point))
+            && entry.is_none_or(|entry| *entry.device != **device)
+        {
+            return Err(UnmountError::NotMounted);
+        }
+        mount::unmount(&self.mount_point, how)
     }
+}
+
+/// A descriptor of its own for a thread spares the kernel a shared lock. An ordinary user may not be allowed to open the
+/// device; the one that mounted serves all threads just as well.
+fn clone_device(device: &OwnedFd) -> io::Result<File> {
+    /// `_IOR(229, 0, uint32_t)` of the kernel's `fuse.h`.
+    const FUSE_DEV_IOC_CLONE: libc::c_ulong = 0x8004_e500;
+    if let Ok(cloned) = File::options().read(true).write(true).open("/dev/fuse") {
+        let source = device.as_raw_fd().cast_unsigned();
+        // SAFETY: the request reads one u32, a descriptor that `device` keeps open.
+        if unsafe { libc::ioctl(cloned.as_raw_fd(), FUSE_DEV_IOC_CLONE, &raw const source) } == 0 {
+            return Ok(cloned);
+        }
+    }
+    Ok(device.try_clone()?.into())
+}
+
+/// Serves one descriptor until the file system is unmounted.
+fn serve(server: &Server<Adapter>, mut device: File) -> io::Result<()> {
+    let mut request = vec![0; BUFFER_SIZE];
+    let mut reply = vec![0; BUFFER_SIZE];
+    loop {
+        let len = match device.read(&mut request) {
+            Ok(len) => len,
+            Err(error) => match error.raw_os_error() {
+                // The request was taken back before it could be read.
+                Some(libc::EINTR | libc::ENOENT | libc::EAGAIN) => continue,
+                Some(libc::ENODEV) => return Ok(()),
+                _ => return Err(error),
+            },
+        };
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            let reader = Reader::<()>::from_fuse_buffer(FuseBuf::new(&mut request[..len]))
+                .map_err(io::Error::other)?;
+            let writer =
+                FuseDevWriter::new(device.as_raw_fd(), &mut reply).map_err(io::Error::other)?;
+            server
+                .handle_message(reader, Writer::FuseDev(writer), None, None)
+                .map_err(io::Error::other)
+        }));
+        match handled {
+            Ok(Ok(_)) => {}
+            // A reply nobody waits for any more, most often.
+            Ok(Err(error)) => tracing::debug!(%error, "a request was not answered"),
+            Err(_) => {
+                tracing::error!("answering a request panicked; it gets EIO");
+                if let Some(unique) = request.get(8..16).filter(|_| len >= IN_HEADER_SIZE) {
+                    let _ = device.write(&error_reply(unique, libc::EIO));
+                }
+            }
+        }
+    }
+}
+
+/// A `fuse_out_header` that carries an error: length, error, unique.
+fn error_reply(unique: &[u8], error: i32) -> Vec<u8> {
+    let mut reply = Vec::with_capacity(16);
+    reply.extend_from_slice(&16u32.to_ne_bytes());
+    reply.extend_from_slice(&(-error).to_ne_bytes());
+    reply.extend_from_slice(unique);
+    reply
 }

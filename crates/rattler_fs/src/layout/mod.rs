@@ -1,14 +1,34 @@
 //! Which paths an environment has, and where each one's bytes come from.
+//!
+//! [`lock_file`] says which packages, [`fetch`] brings them into the cache, and [`build`] merges them into a [`Tree`]
+//! as rattler's installer would have merged them into a folder. Where several packages own a path, the one that comes
+//! last in rattler's topological order has it; the others keep their file below `__clobbers__/<package>/`.
 
 pub mod fetch;
 pub mod lock_file;
+mod package;
 
-use std::path::PathBuf;
+use std::{
+    borrow::Cow,
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-use rattler_conda_types::Subdir;
+use rattler::install::{PythonInfo, python_entry_point_template};
+use rattler_conda_types::{PackageRecord, RepoDataRecord, Subdir, package::FileMode};
+use rayon::prelude::*;
 
-use crate::tree::Tree;
+use crate::{
+    content::{
+        Environment, GeneratedFile, Package, PatchError, PatchedFile, clobber_path, find_edits,
+    },
+    tree::{NewBody, NewNode, NodeId, Owner, ROOT, Timestamp, Tree, TreeBuilder},
+};
 use fetch::CachedPackage;
+use package::{EntryBody, PackageContents, PackageEntry, PackageError, check_path};
 
 /// What a layout needs to know besides the packages.
 #[derive(Debug, Clone)]
@@ -26,6 +46,8 @@ pub struct LayoutOptions {
 pub struct DamagedPackage {
     /// Position of the package in the list given to [`build`].
     pub index: usize,
+    /// Name of the package's archive.
+    pub package: String,
     /// What is wrong with it.
     pub reason: String,
 }
@@ -34,15 +56,561 @@ pub struct DamagedPackage {
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     /// Packages that are incomplete or damaged in the cache; fetching them again may help.
-    #[error("{} damaged package(s) in the cache", .0.len())]
+    #[error("damaged in the package cache: {}", .0.iter().map(|damaged| format!("{}: {}", damaged.package, damaged.reason)).collect::<Vec<_>>().join("; "))]
     Damaged(Vec<DamagedPackage>),
+
+    /// A package that no installer should accept.
+    #[error("the package {package} is invalid: {reason}")]
+    InvalidPackage {
+        /// Name of the package's archive.
+        package: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+
+    /// A `noarch: python` package in an environment without Python.
+    #[error("the package {package} is `noarch: python`, but the environment has no python")]
+    MissingPython {
+        /// Name of the package's archive.
+        package: String,
+    },
+
+    /// The version of the environment's Python is no version of Python.
+    #[error("the version of the environment's python is invalid")]
+    InvalidPython(#[source] Box<dyn std::error::Error + Send + Sync>),
+
+    /// Two packages of one name.
+    #[error("the environment has two packages called {0}")]
+    DuplicatePackage(String),
+
+    /// The prefix is not UTF-8, or not absolute.
+    #[error("the path of the environment, {}, is not an absolute path in UTF-8", .0.display())]
+    UnusablePrefix(PathBuf),
+
+    /// The prefix does not fit into a binary.
+    #[error(
+        "the path of the environment is too long for the package {package}: {} has room for {room} bytes, {} has {}",
+        file.display(), prefix, prefix.len()
+    )]
+    PrefixTooLong {
+        /// Name of the package's archive.
+        package: String,
+        /// The binary that holds the placeholder, relative to the prefix.
+        file: PathBuf,
+        /// Length of the placeholder in bytes.
+        room: usize,
+        /// The path of the environment.
+        prefix: String,
+    },
 }
 
 /// Builds the environment's tree from packages in the cache.
 ///
 /// # Errors
 /// See [`LayoutError`].
-pub fn build(packages: Vec<CachedPackage>, options: &LayoutOptions) -> Result<Tree, LayoutError> {
-    let _ = (packages, options);
-    Ok(Tree {})
+pub fn build(
+    mut packages: Vec<CachedPackage>,
+    options: &LayoutOptions,
+) -> Result<Tree, LayoutError> {
+    let prefix = options
+        .prefix
+        .to_str()
+        .filter(|_| options.prefix.is_absolute())
+        .ok_or_else(|| LayoutError::UnusablePrefix(options.prefix.clone()))?;
+    let order = priority_order(&packages)?;
+    let python = packages
+        .iter()
+        .map(|package| &package.record.package_record)
+        .find(|record| record.name.as_normalized() == "python")
+        .map(|record| PythonInfo::from_python_record(record, options.platform))
+        .transpose()
+        .map_err(|error| LayoutError::InvalidPython(Box::new(error)))?;
+    let environment = Environment {
+        prefix: prefix.to_owned(),
+        platform: options.platform,
+        python,
+        owner: Owner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+        },
+        created: now(),
+    };
+
+    let contents = read_packages(&mut packages)?;
+    let mut merge = Merge::new(environment);
+    let mut merged: Vec<Option<Package>> = Vec::new();
+    merged.resize_with(packages.len(), || None);
+    let mut contents: Vec<Option<PackageContents>> = contents.into_iter().map(Some).collect();
+    // What belongs to the environment itself is never a package's to decide.
+    merge.add_environment_files(&packages, options)?;
+    for number in order {
+        let (Some(contents), record) = (contents[number].take(), packages[number].record.clone())
+        else {
+            continue;
+        };
+        merged[number] = Some(merge.add_package(number as u32, record, contents)?);
+    }
+    Ok(merge
+        .builder
+        .finish(merged.into_iter().flatten().collect(), merge.environment))
+}
+
+/// Positions of the packages, those that win a path first.
+fn priority_order(packages: &[CachedPackage]) -> Result<Vec<usize>, LayoutError> {
+    #[derive(Clone)]
+    struct Numbered<'p>(usize, &'p RepoDataRecord);
+    impl AsRef<PackageRecord> for Numbered<'_> {
+        fn as_ref(&self) -> &PackageRecord {
+            &self.1.package_record
+        }
+    }
+
+    let mut names: Vec<&str> = packages
+        .iter()
+        .map(|package| package.record.package_record.name.as_normalized())
+        .collect();
+    names.sort_unstable();
+    if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(LayoutError::DuplicatePackage(pair[0].to_owned()));
+    }
+    let numbered = packages
+        .iter()
+        .enumerate()
+        .map(|(number, package)| Numbered(number, &package.record))
+        .collect();
+    let sorted: Vec<Numbered<'_>> = PackageRecord::sort_topologically(numbered);
+    Ok(sorted
+        .into_iter()
+        .rev()
+        .map(|numbered| numbered.0)
+        .collect())
+}
+
+/// Looks at all packages, in parallel.
+fn read_packages(packages: &mut [CachedPackage]) -> Result<Vec<PackageContents>, LayoutError> {
+    let results: Vec<_> = packages.par_iter_mut().map(package::read).collect();
+    let mut contents = Vec::with_capacity(results.len());
+    let mut damaged = Vec::new();
+    for (index, result) in results.into_iter().enumerate() {
+        let package = || packages[index].record.identifier.to_string();
+        match result {
+            Ok(content) => contents.push(content),
+            Err(PackageError::Damaged(reason)) => {
+                damaged.push(DamagedPackage {
+                    index,
+                    package: package(),
+                    reason,
+                });
+            }
+            Err(PackageError::Invalid(reason)) => {
+                return Err(LayoutError::InvalidPackage {
+                    package: package(),
+                    reason,
+                });
+            }
+        }
+    }
+    if damaged.is_empty() {
+        Ok(contents)
+    } else {
+        Err(LayoutError::Damaged(damaged))
+    }
+}
+
+/// Where a path of a package stands in the environment; `python` for `noarch: python` packages only.
+pub(crate) fn path_in_environment<'p>(
+    path: &'p Path,
+    python: Option<&PythonInfo>,
+) -> Cow<'p, Path> {
+    match python {
+        Some(python) => python.get_python_noarch_target_path(path),
+        None => Cow::Borrowed(path),
+    }
+}
+
+/// The tree while packages are added, those first that win a path.
+struct Merge {
+    builder: TreeBuilder,
+    environment: Environment,
+    /// Permission bits of what an installation creates.
+    directory_mode: u16,
+    file_mode: u16,
+}
+
+/// What stands in the way of a new path.
+enum Conflict {
+    /// A file or symlink of a package, or a directory that one needs.
+    Package,
+    /// A node that is no package's file, so that the installer keeps no copy of what it replaces.
+    Generated,
+}
+
+impl Merge {
+    fn new(environment: Environment) -> Self {
+        let umask = umask();
+        let mut merge = Self {
+            builder: TreeBuilder::new(NewNode {
+                body: NewBody::Directory,
+                mode: 0o777 & !umask,
+                mtime: environment.created,
+                owner: environment.owner,
+                size: Some(DIRECTORY_SIZE),
+                identity: 0,
+            }),
+            environment,
+            directory_mode: 0o777 & !umask,
+            file_mode: 0o666 & !umask,
+        };
+        merge.add_directory(ROOT, b"conda-meta");
+        merge
+    }
+
+    fn add_environment_files(
+        &mut self,
+        packages: &[CachedPackage],
+        options: &LayoutOptions,
+    ) -> Result<(), LayoutError> {
+        for (number, package) in packages.iter().enumerate() {
+            let name = record_name(&package.record);
+            let invalid = |reason| LayoutError::InvalidPackage {
+                package: package.record.identifier.to_string(),
+                reason,
+            };
+            if name.contains('/') {
+                return Err(invalid(format!("its record would be called {name}")));
+            }
+            let path = Path::new("conda-meta").join(&name);
+            check_path(&path).map_err(invalid)?;
+            // Written through a private temporary file by the installer.
+            let node = self.created(
+                NewBody::Generated(GeneratedFile::Record(number as u32)),
+                0o600,
+                None,
+            );
+            self.place(&path, node)
+                .map_err(|_| LayoutError::DuplicatePackage(name))?;
+        }
+        for (path, bytes) in &options.extra_files {
+            let size = bytes.len() as u64;
+            let body = NewBody::Generated(GeneratedFile::Bytes(bytes.as_slice().into()));
+            let node = self.created(body, self.file_mode, Some(size));
+            let placed =
+                check_path(Path::new(path)).is_ok() && self.place(Path::new(path), node).is_ok();
+            assert!(placed, "extra files are the program's own, and distinct");
+        }
+        Ok(())
+    }
+
+    fn add_package(
+        &mut self,
+        number: u32,
+        record: RepoDataRecord,
+        contents: PackageContents,
+    ) -> Result<Package, LayoutError> {
+        let archive = record.identifier.to_string();
+        let invalid = |reason| LayoutError::InvalidPackage {
+            package: archive.clone(),
+            reason,
+        };
+        let name = record.package_record.name.as_normalized().to_owned();
+        let python = match (contents.noarch_python, &self.environment.python) {
+            (false, _) => None,
+            (true, Some(python)) => Some(python.clone()),
+            (true, None) => return Err(LayoutError::MissingPython { package: archive }),
+        };
+        let patched_time = contents
+            .modification_time
+            .unwrap_or(self.environment.created);
+
+        let mut clobbered = Vec::new();
+        for entry in contents.files {
+            let path = path_in_environment(&entry.path, python.as_ref()).into_owned();
+            check_path(&path).map_err(invalid)?;
+            if let EntryBody::Directory = entry.body {
+                // An explicit directory fits wherever a directory is or can be.
+                let _ = self.directory(&path);
+                continue;
+            }
+            if let EntryBody::Patched {
+                mode: FileMode::Binary,
+                placeholder,
+                ..
+            } = &entry.body
+                && self.environment.prefix.len() > placeholder.len()
+            {
+                self.check_room(&archive, &contents.folder, &entry, placeholder)?;
+            }
+            let node = self.package_node(number, entry, patched_time);
+            match self.conflict(&path) {
+                None => self
+                    .place(&path, node)
+                    .map_err(|_| invalid("its paths contradict".into()))?,
+                Some(Conflict::Generated) => {}
+                Some(Conflict::Package) => {
+                    let kept = clobber_path(&name, &path);
+                    self.place(&kept, node)
+                        .map_err(|_| invalid(format!("it has files below {}", kept.display())))?;
+                    clobbered.push(path.into_os_string().into_string().map_err(|path| {
+                        invalid(format!("the path {} is not UTF-8", path.display()))
+                    })?);
+                }
+            }
+        }
+
+        if let Some(python) = &python {
+            for entry_point in &contents.entry_points {
+                let script = python_entry_point_template(
+                    &self.environment.prefix,
+                    false,
+                    entry_point,
+                    python,
+                );
+                let path = python.bin_dir.join(&entry_point.command);
+                check_path(&path).map_err(invalid)?;
+                let size = script.len() as u64;
+                let body =
+                    NewBody::Generated(GeneratedFile::EntryPoint(script.into_bytes().into()));
+                self.place_entry_point(number, &path, self.created(body, 0o775, Some(size)))
+                    .map_err(|()| {
+                        invalid(format!("its entry point {} is a directory", path.display()))
+                    })?;
+            }
+        }
+
+        Ok(Package::new(
+            record,
+            contents.noarch_python,
+            clobbered,
+            contents.metadata_identity,
+            contents.folder,
+        ))
+    }
+
+    /// Entry points replace the package's own file, and give way to what came before.
+    fn place_entry_point(&mut self, number: u32, path: &Path, node: NewNode) -> Result<(), ()> {
+        let mut parent = ROOT;
+        let mut components = path
+            .components()
+            .map(|component| component.as_os_str().as_bytes())
+            .peekable();
+        while let Some(name) = components.next() {
+            match self.builder.child(parent, name) {
+                Some(id) if components.peek().is_none() => {
+                    if self.builder.is_directory(id) {
+                        return Err(());
+                    }
+                    if self.builder.package_of(id) == Some(number) {
+                        self.builder.replace(id, node);
+                    }
+                    return Ok(());
+                }
+                Some(id) if self.builder.is_directory(id) => parent = id,
+                Some(_) => return Ok(()),
+                None => break,
+            }
+        }
+        self.place(path, node).map_err(drop)
+    }
+
+    /// Refuses a prefix that is longer than a placeholder which a binary really holds.
+    fn check_room(
+        &self,
+        archive: &str,
+        folder: &crate::content::PackageFolder,
+        entry: &PackageEntry,
+        placeholder: &Arc<str>,
+    ) -> Result<(), LayoutError> {
+        let file = PatchedFile {
+            mode: FileMode::Binary,
+            placeholder: placeholder.clone(),
+            offsets: None,
+            source_size: entry.size,
+            sha256: OnceLock::new(),
+        };
+        let searched = folder
+            .file(entry.path.as_os_str().as_bytes())
+            .map_err(PatchError::Io)
+            .and_then(|source| {
+                find_edits(
+                    &source,
+                    &file,
+                    &self.environment.prefix,
+                    self.environment.platform,
+                )
+            });
+        match searched {
+            Err(PatchError::PrefixTooLong) => Err(LayoutError::PrefixTooLong {
+                package: archive.to_owned(),
+                file: entry.path.clone(),
+                room: placeholder.len(),
+                prefix: self.environment.prefix.clone(),
+            }),
+            // What cannot be read now gives EIO when it is.
+            Ok(_) | Err(PatchError::Io(_)) => Ok(()),
+        }
+    }
+
+    fn package_node(
+        &mut self,
+        number: u32,
+        entry: PackageEntry,
+        patched_time: Timestamp,
+    ) -> NewNode {
+        let owner = entry.owner.unwrap_or(self.environment.owner);
+        let directory = |merge: &mut Self| {
+            let parent = entry
+                .path
+                .parent()
+                .map_or(&b""[..], |parent| parent.as_os_str().as_bytes());
+            merge.builder.source_directory(number, parent)
+        };
+        match entry.body {
+            EntryBody::Directory => unreachable!("directories are placed on their own"),
+            EntryBody::Symlink(target) => NewNode {
+                size: Some(target.len() as u64),
+                body: NewBody::Symlink(target),
+                mode: 0o777,
+                mtime: entry.mtime,
+                owner,
+                identity: 0,
+            },
+            EntryBody::Stored => NewNode {
+                body: NewBody::Stored {
+                    directory: directory(self),
+                },
+                mode: entry.mode,
+                mtime: entry.mtime,
+                owner,
+                size: Some(entry.size),
+                identity: entry.identity,
+            },
+            EntryBody::Patched {
+                mode,
+                placeholder,
+                offsets,
+            } => NewNode {
+                // Replacement in a binary keeps the length.
+                size: (mode == FileMode::Binary).then_some(entry.size),
+                body: NewBody::Patched {
+                    directory: directory(self),
+                    file: PatchedFile {
+                        mode,
+                        placeholder,
+                        offsets,
+                        source_size: entry.size,
+                        sha256: OnceLock::new(),
+                    },
+                },
+                mode: entry.mode,
+                mtime: patched_time,
+                owner,
+                identity: entry.identity,
+            },
+        }
+    }
+
+    /// A node for what an installation creates.
+    fn created(&self, body: NewBody, mode: u16, size: Option<u64>) -> NewNode {
+        NewNode {
+            body,
+            mode,
+            mtime: self.environment.created,
+            owner: self.environment.owner,
+            size,
+            identity: 0,
+        }
+    }
+
+    /// What keeps a file from standing at `path`.
+    fn conflict(&self, path: &Path) -> Option<Conflict> {
+        let mut parent = ROOT;
+        let mut components = path.components().peekable();
+        while let Some(component) = components.next() {
+            let id = self
+                .builder
+                .child(parent, component.as_os_str().as_bytes())?;
+            if components.peek().is_none() || !self.builder.is_directory(id) {
+                return Some(if self.builder.is_generated(id) {
+                    Conflict::Generated
+                } else {
+                    Conflict::Package
+                });
+            }
+            parent = id;
+        }
+        None
+    }
+
+    /// Adds a node, and the directories above it.
+    fn place(&mut self, path: &Path, node: NewNode) -> Result<(), NodeId> {
+        let (parent, name) = match (path.parent(), path.file_name()) {
+            (Some(parent), Some(name)) => (self.directory(parent)?, name.as_bytes()),
+            _ => return Err(ROOT),
+        };
+        if let Some(id) = self.builder.child(parent, name) {
+            return Err(id);
+        }
+        self.builder.add(parent, name, node);
+        Ok(())
+    }
+
+    /// The directory at `path`, created where it is missing.
+    fn directory(&mut self, path: &Path) -> Result<NodeId, NodeId> {
+        let mut parent = ROOT;
+        for component in path.components() {
+            let name = component.as_os_str().as_bytes();
+            parent = match self.builder.child(parent, name) {
+                Some(id) if self.builder.is_directory(id) => id,
+                Some(id) => return Err(id),
+                None => self.add_directory(parent, name),
+            };
+        }
+        Ok(parent)
+    }
+
+    fn add_directory(&mut self, parent: NodeId, name: &[u8]) -> NodeId {
+        let node = self.created(
+            NewBody::Directory,
+            self.directory_mode,
+            Some(DIRECTORY_SIZE),
+        );
+        self.builder.add(parent, name, node)
+    }
+}
+
+/// Size of a directory: a block, as on most disks.
+const DIRECTORY_SIZE: u64 = 4096;
+
+/// File name of a package's record, as `PrefixRecord::file_name` has it.
+fn record_name(record: &RepoDataRecord) -> String {
+    let record = &record.package_record;
+    format!(
+        "{}-{}-{}.json",
+        record.name.as_normalized(),
+        record.version,
+        record.build
+    )
+}
+
+fn now() -> Timestamp {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp {
+        seconds: now.as_secs().cast_signed(),
+        nanoseconds: now.subsec_nanos(),
+    }
+}
+
+/// The process's umask. The system call that reads it also sets it, for all threads; `/proc` only tells.
+fn umask() -> u16 {
+    const USUAL: u16 = 0o022;
+    let Ok(status) = fs::read_to_string("/proc/self/status") else {
+        return USUAL;
+    };
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Umask:"))
+        .and_then(|umask| u16::from_str_radix(umask.trim(), 8).ok())
+        .unwrap_or(USUAL)
 }

@@ -1,0 +1,383 @@
+//! One package: its paths, checked, and what its folder in the cache says of each of them.
+//!
+//! Everything read here is hostile until checked. Nothing opens a package's own files: one `statx` a file, below
+//! directories that are opened through no symlink, gives all that the inode table needs.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::{Component, Path, PathBuf},
+    sync::Arc,
+};
+
+use rattler_conda_types::package::{
+    AboutJson, EntryPoint, FileMode, IndexJson, LinkJson, NoArchLinks, PackageFile, PathType,
+    PathsEntry, PrefixOffsets,
+};
+use rustc_hash::FxHashMap;
+use rustix::fs::FileType;
+
+use super::fetch::CachedPackage;
+use crate::{
+    content::{FileStatus, PackageFolder},
+    tree::{Owner, Timestamp},
+};
+
+/// Longest path component that the kernel takes.
+const NAME_MAX: usize = 255;
+
+/// Longest path that the kernel takes in one call; deeper ones could never be opened.
+const PATH_MAX: usize = 4095;
+
+/// What is wrong with a package.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PackageError {
+    /// Another copy may be better.
+    #[error("{0}")]
+    Damaged(String),
+    /// The package itself is at fault.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// A package as its folder has it.
+#[derive(Debug)]
+pub(crate) struct PackageContents {
+    pub(crate) folder: PackageFolder,
+    pub(crate) noarch_python: bool,
+    pub(crate) files: Vec<PackageEntry>,
+    pub(crate) entry_points: Vec<EntryPoint>,
+    /// The date of files whose prefix is replaced; `None` stands for now.
+    pub(crate) modification_time: Option<Timestamp>,
+    pub(crate) metadata_identity: u64,
+}
+
+/// A path of a package.
+#[derive(Debug)]
+pub(crate) struct PackageEntry {
+    /// Relative to the package's folder; only normal components.
+    pub(crate) path: PathBuf,
+    pub(crate) body: EntryBody,
+    pub(crate) mode: u16,
+    pub(crate) size: u64,
+    pub(crate) mtime: Timestamp,
+    /// `None` for what an installation creates anew.
+    pub(crate) owner: Option<Owner>,
+    pub(crate) identity: u64,
+}
+
+/// What stands at a path.
+#[derive(Debug)]
+pub(crate) enum EntryBody {
+    Directory,
+    Symlink(Box<[u8]>),
+    Stored,
+    Patched {
+        mode: FileMode,
+        placeholder: Arc<str>,
+        offsets: Option<Box<PrefixOffsets>>,
+    },
+}
+
+/// Reads a package.
+pub(crate) fn read(package: &mut CachedPackage) -> Result<PackageContents, PackageError> {
+    let folder =
+        PackageFolder::open(&package.dir).map_err(damaged("its folder cannot be opened"))?;
+
+    let index = match package.index_json.take() {
+        Some(index) => index,
+        None => folder
+            .metadata::<IndexJson>()
+            .map_err(damaged("info/index.json"))?
+            .ok_or_else(|| PackageError::Damaged("info/index.json is missing".into()))?,
+    };
+    let paths = match package.paths_json.take() {
+        Some(paths) => paths,
+        None => folder
+            .paths_json()
+            .map_err(damaged("the list of its files"))?,
+    };
+    let noarch_python = index.noarch.is_python();
+    let entry_points = if noarch_python {
+        match folder
+            .metadata::<LinkJson>()
+            .map_err(damaged("info/link.json"))?
+        {
+            Some(LinkJson {
+                noarch: NoArchLinks::Python(links),
+                ..
+            }) => links.entry_points,
+            _ => Vec::new(),
+        }
+    } else {
+        Vec::new()
+    };
+
+    let mut reader = EntryReader {
+        folder: &folder,
+        directories: FxHashMap::default(),
+        placeholders: Vec::new(),
+    };
+    let mut files = Vec::with_capacity(paths.paths.len());
+    for entry in paths.paths {
+        files.push(reader.read(entry)?);
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    reject_contradictions(&mut files)?;
+
+    Ok(PackageContents {
+        modification_time: modification_time(&folder),
+        metadata_identity: folder.paths_identity(),
+        folder,
+        noarch_python,
+        files,
+        entry_points,
+    })
+}
+
+/// For `map_err`: the cached copy is at fault.
+fn damaged(what: &str) -> impl Fn(io::Error) -> PackageError + '_ {
+    move |error| PackageError::Damaged(format!("{what}: {error}"))
+}
+
+/// One second after `info/about.json`, which is written after all packaged files are; `None` where there is none.
+fn modification_time(folder: &PackageFolder) -> Option<Timestamp> {
+    let about = folder
+        .status(AboutJson::package_path().as_os_str().as_bytes())
+        .ok()?;
+    Some(Timestamp {
+        seconds: about.mtime.seconds + 1,
+        ..about.mtime
+    })
+}
+
+/// Checks that a path stays where it belongs, and that the kernel can take it.
+pub(crate) fn check_path(path: &Path) -> Result<(), String> {
+    let shown = path.display();
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() {
+        return Err("a path is empty".into());
+    }
+    if bytes.contains(&0) {
+        return Err(format!("the path {shown:?} contains a NUL character"));
+    }
+    if bytes.len() > PATH_MAX {
+        return Err(format!(
+            "a path is {} bytes long, more than the {PATH_MAX} that the kernel takes",
+            bytes.len()
+        ));
+    }
+    for component in path.components() {
+        match component {
+            Component::Normal(name) if name.len() <= NAME_MAX => {}
+            Component::Normal(name) => {
+                return Err(format!("the name {name:?} is longer than {NAME_MAX} bytes"));
+            }
+            Component::RootDir | Component::Prefix(_) => {
+                return Err(format!("the path {shown} is absolute"));
+            }
+            Component::ParentDir => {
+                return Err(format!("the path {shown} leads upwards with `..`"));
+            }
+            Component::CurDir => return Err(format!("the path {shown} has a `.` component")),
+        }
+    }
+    // `components` forgives doubled and trailing slashes, and dots in the middle.
+    if path.components().collect::<PathBuf>().as_os_str() != path.as_os_str() {
+        return Err(format!("the path {shown} has an empty or `.` component"));
+    }
+    Ok(())
+}
+
+/// Two entries for one path have to agree, and nothing stands below a file.
+fn reject_contradictions(files: &mut Vec<PackageEntry>) -> Result<(), PackageError> {
+    for pair in files.windows(2) {
+        let (a, b) = (&pair[0], &pair[1]);
+        if a.path == b.path && !a.body.agrees(&b.body) {
+            return Err(PackageError::Invalid(format!(
+                "two entries for {} disagree",
+                a.path.display()
+            )));
+        }
+    }
+    files.dedup_by(|b, a| a.path == b.path);
+    // Sorted by components, so what is below a path follows it directly.
+    let mut above: Vec<&PackageEntry> = Vec::new();
+    for file in files.iter() {
+        while above
+            .last()
+            .is_some_and(|entry| !file.path.starts_with(&entry.path))
+        {
+            above.pop();
+        }
+        if let Some(entry) = above.last() {
+            let (below, above) = (file.path.display(), entry.path.display());
+            return Err(PackageError::Invalid(format!(
+                "{below} is below {above}, which is no directory"
+            )));
+        }
+        if !matches!(file.body, EntryBody::Directory) {
+            above.push(file);
+        }
+    }
+    Ok(())
+}
+
+impl EntryBody {
+    fn agrees(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Directory, Self::Directory) | (Self::Stored, Self::Stored) => true,
+            (Self::Symlink(a), Self::Symlink(b)) => a == b,
+            (
+                Self::Patched {
+                    mode: a_mode,
+                    placeholder: a,
+                    ..
+                },
+                Self::Patched {
+                    mode: b_mode,
+                    placeholder: b,
+                    ..
+                },
+            ) => a_mode == b_mode && a == b,
+            _ => false,
+        }
+    }
+}
+
+/// Looks at the files of one package.
+struct EntryReader<'f> {
+    folder: &'f PackageFolder,
+    directories: FxHashMap<PathBuf, OwnedFd>,
+    placeholders: Vec<Arc<str>>,
+}
+
+impl EntryReader<'_> {
+    fn read(&mut self, entry: PathsEntry) -> Result<PackageEntry, PackageError> {
+        check_path(&entry.relative_path).map_err(PackageError::Invalid)?;
+        let path = entry.relative_path;
+        let shown = path.display();
+        let status = match self.status(&path) {
+            Ok(status) => status,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(PackageError::Damaged(format!("{shown} is missing")));
+            }
+            Err(error) => return Err(PackageError::Damaged(format!("{shown}: {error}"))),
+        };
+        if let Some(size) = entry.size_in_bytes
+            && status.kind == FileType::RegularFile
+            && size != status.size
+        {
+            return Err(PackageError::Damaged(format!(
+                "{shown} should be {size} bytes long but is {}",
+                status.size
+            )));
+        }
+        let body = match (entry.path_type, status.kind, entry.prefix_placeholder) {
+            (PathType::Directory, FileType::Directory, None) => EntryBody::Directory,
+            (PathType::HardLink, FileType::RegularFile, Some(prefix)) => {
+                if prefix.placeholder.is_empty() || prefix.placeholder.contains('\0') {
+                    return Err(PackageError::Invalid(format!(
+                        "the prefix placeholder of {shown} is empty"
+                    )));
+                }
+                if prefix.placeholder.len() as u64 > status.size {
+                    return Err(PackageError::Invalid(format!(
+                        "the prefix placeholder of {shown} is longer than the file"
+                    )));
+                }
+                EntryBody::Patched {
+                    mode: prefix.file_mode,
+                    placeholder: self.placeholder(&prefix.placeholder),
+                    // Offsets that rattler cannot make sense of are left aside, as in its installer.
+                    offsets: prefix
+                        .experimental_offsets
+                        .and_then(Result::ok)
+                        .map(Box::new),
+                }
+            }
+            (PathType::HardLink, FileType::RegularFile, None) => EntryBody::Stored,
+            // A hard link to a symlink is that symlink.
+            (PathType::SoftLink | PathType::HardLink, FileType::Symlink, None) => {
+                let target = self
+                    .read_link(&path)
+                    .map_err(|error| PackageError::Damaged(format!("{shown}: {error}")))?;
+                EntryBody::Symlink(target)
+            }
+            (_, FileType::Symlink, Some(_)) => {
+                return Err(PackageError::Invalid(format!(
+                    "{shown} is a symlink with a prefix placeholder"
+                )));
+            }
+            (expected, found, _) => {
+                let expected = match expected {
+                    PathType::HardLink => "a file",
+                    PathType::SoftLink => "a symlink",
+                    PathType::Directory => "a directory",
+                };
+                let found = match found {
+                    FileType::RegularFile => "a file",
+                    FileType::Directory => "a directory",
+                    FileType::Symlink => "a symlink",
+                    _ => "a special file",
+                };
+                return Err(PackageError::Damaged(format!(
+                    "{shown} should be {expected} but is {found}"
+                )));
+            }
+        };
+        let created = entry.no_link || !matches!(body, EntryBody::Stored);
+        Ok(PackageEntry {
+            body,
+            mode: status.mode,
+            size: status.size,
+            mtime: status.mtime,
+            owner: (!created).then_some(status.owner),
+            identity: status.identity,
+            path,
+        })
+    }
+
+    fn status(&mut self, path: &Path) -> io::Result<FileStatus> {
+        let (directory, name) = self.parent(path)?;
+        FileStatus::at(directory.as_fd(), name)
+    }
+
+    fn read_link(&mut self, path: &Path) -> io::Result<Box<[u8]>> {
+        let (directory, name) = self.parent(path)?;
+        let target = rustix::fs::readlinkat(directory, name, Vec::new())?;
+        Ok(target.into_bytes().into_boxed_slice())
+    }
+
+    /// The directory that holds `path`, opened once, and the name in it.
+    fn parent<'p>(&mut self, path: &'p Path) -> io::Result<(&OwnedFd, &'p [u8])> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if !self.directories.contains_key(parent) {
+            // Descriptors are scarce, and paths come grouped by directory.
+            if self.directories.len() >= 16 {
+                self.directories.clear();
+            }
+            let directory = self.folder.directory(parent.as_os_str().as_bytes())?;
+            self.directories.insert(parent.to_path_buf(), directory);
+        }
+        Ok((&self.directories[parent], name.as_bytes()))
+    }
+
+    fn placeholder(&mut self, placeholder: &str) -> Arc<str> {
+        if let Some(known) = self
+            .placeholders
+            .iter()
+            .find(|known| &***known == placeholder)
+        {
+            return known.clone();
+        }
+        let shared: Arc<str> = placeholder.into();
+        self.placeholders.push(shared.clone());
+        shared
+    }
+}
