@@ -7,8 +7,14 @@
 //! - [`reference`] installs a locked environment as pixi does, and [`compare`] finds what differs between such an
 //!   installation and a mount.
 
+pub mod channel;
+pub mod compare;
+pub mod kinds;
 pub mod package;
+pub mod reference;
+pub mod workspace;
 
 mod error;
+mod runtime;
 
 pub use error::Error;

@@ -281,6 +281,11 @@ impl Package {
         &self.name
     }
 
+    /// Its subdir: linux-64 or noarch, unless [`Package::index`] said otherwise.
+    pub fn subdir(&self) -> &str {
+        self.index["subdir"].as_str().unwrap_or("linux-64")
+    }
+
     /// The paths that were added.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -398,7 +403,8 @@ impl Package {
         let sha256 = compute_file_digest::<Sha256>(&path)?;
         let md5 = compute_file_digest::<Md5>(&path)?;
         let package_record =
-            PackageRecord::from_index_json(parsed, Some(size), Some(sha256), Some(md5)).map_err(std::io::Error::other)?;
+            PackageRecord::from_index_json(parsed, Some(size), Some(sha256), Some(md5))
+                .map_err(std::io::Error::other)?;
         Ok(Built::new(path, package_record))
     }
 
@@ -413,11 +419,17 @@ impl Package {
     fn info_entries(&self, index: &Value) -> Result<Vec<Entry>, Error> {
         let listed: Vec<&Entry> = self.entries.iter().filter(|entry| entry.listed).collect();
         let lines = |entries: &mut dyn Iterator<Item = Vec<u8>>| {
-            entries.flat_map(|line| [line, b"\n".to_vec()]).flatten().collect::<Vec<u8>>()
+            entries
+                .flat_map(|line| [line, b"\n".to_vec()])
+                .flatten()
+                .collect::<Vec<u8>>()
         };
         let mut info = BTreeMap::from([
             ("index.json".to_owned(), serde_json::to_vec_pretty(index)?),
-            ("files".to_owned(), lines(&mut listed.iter().map(|entry| entry.path.clone()))),
+            (
+                "files".to_owned(),
+                lines(&mut listed.iter().map(|entry| entry.path.clone())),
+            ),
         ]);
         if self.about.is_some() {
             info.insert("about.json".to_owned(), b"{}\n".to_vec());
@@ -432,7 +444,11 @@ impl Package {
             let no_link = listed.iter().filter(|entry| entry.no_link);
             let no_link = lines(&mut no_link.map(|entry| entry.path.clone()));
             let some = [("has_prefix", has_prefix), ("no_link", no_link)];
-            info.extend(some.into_iter().filter(|(_, text)| !text.is_empty()).map(|(name, text)| (name.to_owned(), text)));
+            info.extend(
+                some.into_iter()
+                    .filter(|(_, text)| !text.is_empty())
+                    .map(|(name, text)| (name.to_owned(), text)),
+            );
         } else {
             let paths: Vec<Value> = listed.iter().map(|entry| entry.paths_json()).collect();
             let paths = json!({ "paths": paths, "paths_version": 1 });
@@ -452,7 +468,10 @@ impl Package {
             };
         }
         let entries = info.into_iter().map(|(name, bytes)| {
-            let mtime = self.about.filter(|_| name == "about.json").unwrap_or(FILE_MTIME);
+            let mtime = self
+                .about
+                .filter(|_| name == "about.json")
+                .unwrap_or(FILE_MTIME);
             Entry::file(format!("info/{name}"), bytes).mtime(mtime)
         });
         Ok(entries.collect())
@@ -471,9 +490,18 @@ pub struct Built {
 impl Built {
     fn new(path: PathBuf, package_record: PackageRecord) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let identifier = DistArchiveIdentifier::try_from_filename(&name).expect("the file name was made from the record");
+        let identifier = DistArchiveIdentifier::try_from_filename(&name)
+            .expect("the file name was made from the record");
         let url = Url::from_file_path(&path).expect("the path is absolute");
-        Self { record: RepoDataRecord { package_record, identifier, url, channel: None }, path }
+        Self {
+            record: RepoDataRecord {
+                package_record,
+                identifier,
+                url,
+                channel: None,
+            },
+            path,
+        }
     }
 
     /// The archive's file name.
@@ -486,12 +514,23 @@ impl Built {
         let mut base = channel.clone();
         base.set_path(&format!("{}/", base.path().trim_end_matches('/')));
         let location = format!("{}/{}", self.record.package_record.subdir, self.file_name());
-        let url = base.join(&location).expect("a subdir and a file name make a relative URL");
-        RepoDataRecord { url, channel: Some(base.to_string()), ..self.record.clone() }
+        let url = base
+            .join(&location)
+            .expect("a subdir and a file name make a relative URL");
+        RepoDataRecord {
+            url,
+            channel: Some(base.to_string()),
+            ..self.record.clone()
+        }
     }
 }
 
-fn write_conda(file: impl Write + Seek, stem: &str, info: &[Entry], files: &[&Entry]) -> Result<(), Error> {
+fn write_conda(
+    file: impl Write + Seek,
+    stem: &str,
+    info: &[Entry],
+    files: &[&Entry],
+) -> Result<(), Error> {
     let options = zip::write::SimpleFileOptions::default()
         .compression_method(zip::CompressionMethod::Stored)
         .last_modified_time(zip::DateTime::default())
@@ -507,7 +546,10 @@ fn write_conda(file: impl Write + Seek, stem: &str, info: &[Entry], files: &[&En
     Ok(())
 }
 
-fn write_tar<'a, W: Write>(writer: W, entries: impl IntoIterator<Item = &'a Entry>) -> std::io::Result<W> {
+fn write_tar<'a, W: Write>(
+    writer: W,
+    entries: impl IntoIterator<Item = &'a Entry>,
+) -> std::io::Result<W> {
     let mut archive = tar::Builder::new(writer);
     for entry in entries {
         append(&mut archive, entry)?;
@@ -541,7 +583,11 @@ fn append<W: Write>(archive: &mut tar::Builder<W>, entry: &Entry) -> std::io::Re
 }
 
 /// A name that does not fit into the header comes before it, as GNU tar does it.
-fn append_long_name<W: Write>(archive: &mut tar::Builder<W>, kind: tar::EntryType, name: &[u8]) -> std::io::Result<()> {
+fn append_long_name<W: Write>(
+    archive: &mut tar::Builder<W>,
+    kind: tar::EntryType,
+    name: &[u8],
+) -> std::io::Result<()> {
     if name.len() < 100 {
         return Ok(());
     }
