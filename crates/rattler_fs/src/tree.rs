@@ -61,10 +61,10 @@ pub(crate) enum Body {
     },
     /// A symlink; its target is a range of [`Tree::targets`].
     Symlink { target: u32, len: u32 },
-    /// A package file as it is stored in [`Tree::directories`]`[directory]`, under the node's own name.
-    Stored { directory: u32 },
+    /// A package file as it is stored in [`Tree::sources`]`[source]`.
+    Stored { source: u32 },
     /// A package file whose prefix placeholder is replaced: [`Tree::patched`]`[patched]`.
-    Patched { directory: u32, patched: u32 },
+    Patched { source: u32, patched: u32 },
     /// Bytes that no package holds: [`Tree::generated`]`[generated]`.
     Generated { generated: u32 },
 }
@@ -114,13 +114,31 @@ impl Node {
     }
 }
 
-/// A folder of a package in the cache that holds files of the environment.
+/// A folder of a package in the cache that holds files of the environment under their own names, or one such file that
+/// has another name there.
 #[derive(Debug)]
-pub(crate) struct SourceDirectory {
+pub(crate) struct Source {
     /// Index of the package.
     pub(crate) package: u32,
     /// Path below the package's folder; empty for that folder itself.
     pub(crate) path: Box<[u8]>,
+    /// Whether `path` is the file itself.
+    pub(crate) is_file: bool,
+}
+
+impl Source {
+    /// Path below the package's folder of the file that the environment calls `name`.
+    pub(crate) fn file(&self, name: &[u8]) -> Vec<u8> {
+        let mut path = Vec::with_capacity(self.path.len() + 1 + name.len());
+        path.extend_from_slice(&self.path);
+        if !self.is_file {
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        path
+    }
 }
 
 /// The inode table of an environment; see the [module documentation](self).
@@ -131,7 +149,7 @@ pub struct Tree {
     index: HashTable<NodeId>,
     targets: Box<[u8]>,
     owners: Box<[Owner]>,
-    pub(crate) directories: Box<[SourceDirectory]>,
+    pub(crate) sources: Box<[Source]>,
     pub(crate) packages: Vec<crate::content::Package>,
     pub(crate) patched: Box<[crate::content::PatchedFile]>,
     pub(crate) generated: Box<[crate::content::GeneratedFile]>,
@@ -221,15 +239,21 @@ impl Tree {
         names.into_iter().rev().collect()
     }
 
+    /// Where a package file is; `None` for anything else.
+    pub(crate) fn source(&self, node: &Node) -> Option<&Source> {
+        match node.body {
+            Body::Stored { source } | Body::Patched { source, .. } => {
+                Some(&self.sources[source as usize])
+            }
+            _ => None,
+        }
+    }
+
     /// The nodes whose bytes are files of `package`.
-    pub(crate) fn files_of(&self, package: u32) -> impl Iterator<Item = (&Node, &SourceDirectory)> {
+    pub(crate) fn files_of(&self, package: u32) -> impl Iterator<Item = (&Node, &Source)> {
         self.nodes.iter().filter_map(move |node| {
-            let directory = match node.body {
-                Body::Stored { directory } | Body::Patched { directory, .. } => directory,
-                _ => return None,
-            };
-            let directory = &self.directories[directory as usize];
-            (directory.package == package).then_some((node, directory))
+            let source = self.source(node)?;
+            (source.package == package).then_some((node, source))
         })
     }
 }

@@ -13,7 +13,7 @@ use super::{
     FileStatus, GeneratedFile, PackageFolder, PackageSupplier, PatchError, ReadSink,
     bounded_cache::BoundedCache, find_edits, prefix::Edits, sink::Sha256Sink,
 };
-use crate::tree::{Body, Node, NodeId, ROOT, SourceDirectory, Timestamp, Tree};
+use crate::tree::{Body, Node, NodeId, ROOT, Source, Timestamp, Tree};
 
 /// An inode number. They are the same each time the same layout is mounted.
 pub type Inode = u64;
@@ -267,19 +267,19 @@ impl EnvironmentFs {
     ) -> io::Result<usize> {
         let node = self.tree.node(id).ok_or(Errno::NOENT)?;
         match node.body {
-            Body::Stored { directory } => {
+            Body::Stored { .. } => {
                 let size = self.size(id)?;
                 let len = size.saturating_sub(offset).min(len as u64) as usize;
                 if len > 0 {
-                    let mut file = self.open(id, node, directory)?;
+                    let mut file = self.open(id, node)?;
                     sink.copy_from(&mut file, offset, len)
                         .map_err(|error| self.unreadable(id, &error))?;
                 }
                 Ok(len)
             }
-            Body::Patched { directory, patched } => {
+            Body::Patched { patched, .. } => {
                 let edits = self.edits(id, patched)?;
-                let mut file = self.open(id, node, directory)?;
+                let mut file = self.open(id, node)?;
                 edits
                     .read(&mut file, offset, len, sink)
                     .map_err(|error| self.unreadable(id, &error))
@@ -332,10 +332,7 @@ impl EnvironmentFs {
             return Ok(edits);
         }
         let node = self.tree.node(id).ok_or(Errno::NOENT)?;
-        let Body::Patched { directory, .. } = node.body else {
-            return Err(Errno::INVAL.into());
-        };
-        let source = self.open(id, node, directory)?;
+        let source = self.open(id, node)?;
         let file = &self.tree.patched[patched as usize];
         let environment = &self.tree.environment;
         let edits = find_edits(&source, file, &environment.prefix, environment.platform).map_err(
@@ -371,14 +368,14 @@ impl EnvironmentFs {
     }
 
     /// Opens the package file behind a node, and makes sure that it is the one that the layout was made from.
-    fn open(&self, id: NodeId, node: &Node, directory: u32) -> io::Result<File> {
-        let directory = &self.tree.directories[directory as usize];
-        let package = &self.tree.packages[directory.package as usize];
+    fn open(&self, id: NodeId, node: &Node) -> io::Result<File> {
+        let source = self.tree.source(node).ok_or(Errno::INVAL)?;
+        let package = &self.tree.packages[source.package as usize];
         let folder = package.folder();
-        match self.open_in(&folder, node, directory) {
+        match self.open_in(&folder, node, source) {
             Err(error) if changed(&error) => {
-                self.recover(directory.package, &folder)?;
-                self.open_in(&package.folder(), node, directory)
+                self.recover(source.package, &folder)?;
+                self.open_in(&package.folder(), node, source)
                     .map_err(|error| {
                         // The package came back, but not this file as it was.
                         package.give_up();
@@ -390,13 +387,8 @@ impl EnvironmentFs {
         }
     }
 
-    fn open_in(
-        &self,
-        folder: &PackageFolder,
-        node: &Node,
-        directory: &SourceDirectory,
-    ) -> io::Result<File> {
-        let file = folder.file(&source_path(directory, self.tree.name(node)))?;
+    fn open_in(&self, folder: &PackageFolder, node: &Node, source: &Source) -> io::Result<File> {
+        let file = folder.file(&source.file(self.tree.name(node)))?;
         if FileStatus::of(&file)?.identity == node.identity() {
             Ok(file)
         } else {
@@ -410,9 +402,8 @@ impl EnvironmentFs {
         let identifier = &package.record.identifier;
         tracing::warn!(package = %identifier, folder = %seen.path.display(), "the package in the cache vanished or changed; fetching it again");
         let adopt = |folder: &PackageFolder| {
-            for (node, directory) in self.tree.files_of(number) {
-                let Ok(status) = folder.status(&source_path(directory, self.tree.name(node)))
-                else {
+            for (node, source) in self.tree.files_of(number) {
+                let Ok(status) = folder.status(&source.file(self.tree.name(node))) else {
                     continue;
                 };
                 let same = match node.body {
@@ -447,17 +438,10 @@ impl EnvironmentFs {
     }
 
     fn report(&self, id: NodeId, error: &dyn std::fmt::Display) {
-        let package = self.tree.node(id).and_then(|node| match node.body {
-            Body::Stored { directory } | Body::Patched { directory, .. } => {
-                let package = self.tree.directories[directory as usize].package;
-                Some(
-                    self.tree.packages[package as usize]
-                        .record
-                        .identifier
-                        .to_string(),
-                )
-            }
-            _ => None,
+        let source = self.tree.node(id).and_then(|node| self.tree.source(node));
+        let package = source.map(|source| {
+            let record = &self.tree.packages[source.package as usize].record;
+            record.identifier.to_string()
         });
         let package = package.unwrap_or_default();
         tracing::error!(path = %self.tree.path(id).display(), %package, %error, "the file cannot be read");
@@ -478,16 +462,6 @@ pub(super) fn changed(error: &io::Error) -> bool {
                 | Errno::NXIO
         )
     ) || error.kind() == io::ErrorKind::NotFound
-}
-
-fn source_path(directory: &SourceDirectory, name: &[u8]) -> Vec<u8> {
-    let mut path = Vec::with_capacity(directory.path.len() + 1 + name.len());
-    if !directory.path.is_empty() {
-        path.extend_from_slice(&directory.path);
-        path.push(b'/');
-    }
-    path.extend_from_slice(name);
-    path
 }
 
 fn inode_of(id: NodeId) -> Inode {

@@ -501,7 +501,7 @@ mod tests {
         let prefix = format!("/{}", "long/".repeat(120));
         let script = format!("#!{PLACEHOLDER}/bin/python3.11 -E\nprint('{PLACEHOLDER}')\n");
         let expected = installed(script.as_bytes(), FileMode::Text, &prefix).unwrap();
-        assert!(expected.starts_with(b"#!/usr/bin/env"));
+        assert!(!expected.starts_with(format!("#!{prefix}").as_bytes()));
         let (mut file, edits) = edits(script.as_bytes(), FileMode::Text, &prefix).unwrap();
         let mut read = Vec::new();
         edits.read(&mut file, 0, usize::MAX, &mut read).unwrap();

@@ -15,10 +15,7 @@ use rattler_conda_types::{
 use rattler_digest::{Sha256, compute_bytes_digest};
 
 use super::{EnvironmentFs, PackageFolder, environment_fs::changed, sink::Sha256Sink};
-use crate::{
-    layout::path_in_environment,
-    tree::{Body, NodeId},
-};
+use crate::{layout::path_in_environment, tree::NodeId};
 
 /// Where files that another package won are kept, in a folder named after their package.
 pub(crate) const CLOBBERS: &str = "__clobbers__";
@@ -167,13 +164,8 @@ impl EnvironmentFs {
             .components()
             .map(|component| component.as_os_str().as_bytes());
         let id = self.tree().resolve(components)?;
-        match self.tree().node(id)?.body {
-            Body::Stored { directory } | Body::Patched { directory, .. } => {
-                (self.tree().directories[directory as usize].package == package_number)
-                    .then_some(id)
-            }
-            _ => None,
-        }
+        let source = self.tree().source(self.tree().node(id)?)?;
+        (source.package == package_number).then_some(id)
     }
 }
 

@@ -457,12 +457,14 @@ impl Merge {
         patched_time: Timestamp,
     ) -> NewNode {
         let owner = entry.owner.unwrap_or(self.environment.owner);
-        let directory = |merge: &mut Self| {
-            let parent = entry
-                .path
-                .parent()
-                .map_or(&b""[..], |parent| parent.as_os_str().as_bytes());
-            merge.builder.source_directory(number, parent)
+        let source = |merge: &mut Self| match &entry.resolved {
+            Some(file) => merge.builder.source(number, file, true),
+            None => {
+                let parent = entry.path.parent().unwrap_or(Path::new(""));
+                merge
+                    .builder
+                    .source(number, parent.as_os_str().as_bytes(), false)
+            }
         };
         match entry.body {
             EntryBody::Directory => unreachable!("directories are placed on their own"),
@@ -476,7 +478,7 @@ impl Merge {
             },
             EntryBody::Stored => NewNode {
                 body: NewBody::Stored {
-                    directory: directory(self),
+                    source: source(self),
                 },
                 mode: entry.mode,
                 mtime: entry.mtime,
@@ -492,7 +494,7 @@ impl Merge {
                 // Replacement in a binary keeps the length.
                 size: (mode == FileMode::Binary).then_some(entry.size),
                 body: NewBody::Patched {
-                    directory: directory(self),
+                    source: source(self),
                     file: PatchedFile {
                         mode,
                         placeholder,

@@ -60,6 +60,8 @@ pub(crate) struct PackageContents {
 pub(crate) struct PackageEntry {
     /// Relative to the package's folder; only normal components.
     pub(crate) path: PathBuf,
+    /// The file in the package's folder that is served, where it has another path.
+    pub(crate) resolved: Option<Box<[u8]>>,
     pub(crate) body: EntryBody,
     pub(crate) mode: u16,
     pub(crate) size: u64,
@@ -260,7 +262,7 @@ impl EntryReader<'_> {
         check_path(&entry.relative_path).map_err(PackageError::Invalid)?;
         let path = entry.relative_path;
         let shown = path.display();
-        let status = match self.status(&path) {
+        let mut status = match self.status(&path) {
             Ok(status) => status,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(PackageError::Damaged(format!("{shown} is missing")));
@@ -276,7 +278,25 @@ impl EntryReader<'_> {
                 status.size
             )));
         }
+        let mut resolved = None;
         let body = match (entry.path_type, status.kind, entry.prefix_placeholder) {
+            // A symlink that must not be linked is installed as a copy of what it leads to.
+            (PathType::SoftLink | PathType::HardLink, FileType::Symlink, None) if entry.no_link => {
+                let file = self.resolve(&path)?;
+                let target = self
+                    .folder
+                    .status(&file)
+                    .map_err(damaged("a symlink's target"))?;
+                if target.kind != FileType::RegularFile {
+                    return Err(PackageError::Damaged(format!("{shown} leads to no file")));
+                }
+                let link = std::mem::replace(&mut status, target);
+                if entry.path_type == PathType::HardLink {
+                    status.mtime = link.mtime;
+                }
+                resolved = Some(file);
+                EntryBody::Stored
+            }
             (PathType::Directory, FileType::Directory, None) => EntryBody::Directory,
             (PathType::HardLink, FileType::RegularFile, Some(prefix)) => {
                 if prefix.placeholder.is_empty() || prefix.placeholder.contains('\0') {
@@ -331,6 +351,7 @@ impl EntryReader<'_> {
         };
         let created = entry.no_link || !matches!(body, EntryBody::Stored);
         Ok(PackageEntry {
+            resolved,
             body,
             mode: status.mode,
             size: status.size,
@@ -350,6 +371,26 @@ impl EntryReader<'_> {
         let (directory, name) = self.parent(path)?;
         let target = rustix::fs::readlinkat(directory, name, Vec::new())?;
         Ok(target.into_bytes().into_boxed_slice())
+    }
+
+    /// Where a symlink leads, as a path below the package's folder.
+    fn resolve(&self, path: &Path) -> Result<Box<[u8]>, PackageError> {
+        let shown = path.display();
+        let folder = self
+            .folder
+            .path
+            .canonicalize()
+            .map_err(damaged("its folder"))?;
+        let target = folder
+            .join(path)
+            .canonicalize()
+            .map_err(|error| PackageError::Damaged(format!("{shown} leads nowhere: {error}")))?;
+        let below = target.strip_prefix(&folder).map_err(|_| {
+            PackageError::Invalid(format!(
+                "{shown} should be copied, but leads out of the package"
+            ))
+        })?;
+        Ok(below.as_os_str().as_bytes().into())
     }
 
     /// The directory that holds `path`, opened once, and the name in it.

@@ -5,9 +5,7 @@ use std::{collections::HashMap, sync::atomic::AtomicU64};
 use hashbrown::{HashTable, hash_table::Entry};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use super::{
-    Body, Node, NodeId, Owner, ROOT, SourceDirectory, Timestamp, Tree, UNSETTLED, hash_entry,
-};
+use super::{Body, Node, NodeId, Owner, ROOT, Source, Timestamp, Tree, UNSETTLED, hash_entry};
 use crate::content::{Environment, GeneratedFile, Package, PatchedFile};
 
 /// What a new node is; see [`Body`].
@@ -17,10 +15,10 @@ pub(crate) enum NewBody {
     Directory,
     /// A symlink to these bytes.
     Symlink(Box<[u8]>),
-    /// A package file as stored in the source directory with this number.
-    Stored { directory: u32 },
+    /// A package file as stored in the source with this number.
+    Stored { source: u32 },
     /// A package file with a placeholder.
-    Patched { directory: u32, file: PatchedFile },
+    Patched { source: u32, file: PatchedFile },
     /// Bytes that no package holds.
     Generated(GeneratedFile),
 }
@@ -57,8 +55,8 @@ pub(crate) struct TreeBuilder {
     index: HashTable<NodeId>,
     targets: Vec<u8>,
     owners: Vec<Owner>,
-    directories: Vec<SourceDirectory>,
-    directory_numbers: FxHashMap<(u32, Box<[u8]>), u32>,
+    sources: Vec<Source>,
+    source_numbers: FxHashMap<(u32, bool, Box<[u8]>), u32>,
     patched: Vec<PatchedFile>,
     generated: Vec<GeneratedFile>,
 }
@@ -75,8 +73,8 @@ impl TreeBuilder {
             index: HashTable::new(),
             targets: Vec::new(),
             owners: Vec::new(),
-            directories: Vec::new(),
-            directory_numbers: HashMap::with_hasher(FxBuildHasher),
+            sources: Vec::new(),
+            source_numbers: HashMap::with_hasher(FxBuildHasher),
             patched: Vec::new(),
             generated: Vec::new(),
         };
@@ -106,8 +104,8 @@ impl TreeBuilder {
     /// The package that a node's bytes come from.
     pub(crate) fn package_of(&self, id: NodeId) -> Option<u32> {
         match self.drafts[id as usize].body {
-            Body::Stored { directory } | Body::Patched { directory, .. } => {
-                Some(self.directories[directory as usize].package)
+            Body::Stored { source } | Body::Patched { source, .. } => {
+                Some(self.sources[source as usize].package)
             }
             _ => None,
         }
@@ -155,18 +153,19 @@ impl TreeBuilder {
         self.drafts[id as usize] = draft;
     }
 
-    /// The number of a package's folder, for [`NewBody::Stored`].
-    pub(crate) fn source_directory(&mut self, package: u32, path: &[u8]) -> u32 {
-        let key = (package, Box::from(path));
-        if let Some(&number) = self.directory_numbers.get(&key) {
+    /// The number of a source, for [`NewBody::Stored`]; see [`Source`].
+    pub(crate) fn source(&mut self, package: u32, path: &[u8], is_file: bool) -> u32 {
+        let key = (package, is_file, Box::from(path));
+        if let Some(&number) = self.source_numbers.get(&key) {
             return number;
         }
-        let number = to_u32(self.directories.len());
-        self.directories.push(SourceDirectory {
+        let number = to_u32(self.sources.len());
+        self.sources.push(Source {
             package,
             path: Box::from(path),
+            is_file,
         });
-        self.directory_numbers.insert(key, number);
+        self.source_numbers.insert(key, number);
         number
     }
 
@@ -177,7 +176,7 @@ impl TreeBuilder {
             names,
             targets,
             owners,
-            directories,
+            sources,
             patched,
             generated,
             ..
@@ -259,7 +258,7 @@ impl TreeBuilder {
             index,
             targets: targets.into_boxed_slice(),
             owners: owners.into_boxed_slice(),
-            directories: directories.into_boxed_slice(),
+            sources: sources.into_boxed_slice(),
             packages,
             patched: patched.into_boxed_slice(),
             generated: generated.into_boxed_slice(),
@@ -296,11 +295,11 @@ impl TreeBuilder {
                     len: to_u32(target.len()),
                 }
             }
-            NewBody::Stored { directory } => Body::Stored { directory },
-            NewBody::Patched { directory, file } => {
+            NewBody::Stored { source } => Body::Stored { source },
+            NewBody::Patched { source, file } => {
                 self.patched.push(file);
                 Body::Patched {
-                    directory,
+                    source,
                     patched: to_u32(self.patched.len() - 1),
                 }
             }
