@@ -306,11 +306,197 @@ fn record_differences(key: &str, installed: &Value, mounted: &Value, lines: &mut
             }
         }
         (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
-            for (at, (a, b)) in a.iter().zip(b).enumerate() {
+            // Paths that the installer moved out of `__clobbers__` stay where they were sorted as clobbered ones.
+            let paths = matches!(key, ".files" | ".paths_data.paths");
+            let sorted = |values: &[Value]| {
+                let mut values = values.to_vec();
+                if paths {
+                    values.sort_by_key(|value| value.get("_path").unwrap_or(value).to_string());
+                }
+                values
+            };
+            for (at, (a, b)) in sorted(a).iter().zip(&sorted(b)).enumerate() {
                 record_differences(&format!("{key}[{at}]"), a, b, lines);
             }
         }
         (a, b) if a != b => lines.push(format!("record {key}: {a} installed, {b} mounted")),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const RECORD: &str = r#"{"name": "a", "link": {"source": "/cache/a"}, "paths_data": {"paths": [
+        {"_path": "bin/entry", "path_type": "unix_python_entry_point"}, {"_path": "share/file", "path_type": "hardlink"}
+    ]}}"#;
+
+    /// Two trees alike, of which the test changes the second.
+    fn differences_after(change: impl FnOnce(&Path)) -> Vec<String> {
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let roots = folders.each_ref().map(|folder| folder.path());
+        for root in roots {
+            for folder in ["bin", "share", "conda-meta", "__clobbers__/a/share"] {
+                fs_err::create_dir_all(root.join(folder)).unwrap();
+            }
+            for (path, text) in [
+                ("bin/entry", "entry"),
+                ("share/file", "file"),
+                ("__clobbers__/a/share/clobbered", "clobbered"),
+                ("conda-meta/a-1-0.json", RECORD),
+                ("CACHEDIR.TAG", "Signature"),
+            ] {
+                fs_err::write(root.join(path), text).unwrap();
+                set_mtime(&root.join(path), 1_700_000_000, 0);
+            }
+            std::os::unix::fs::symlink("file", root.join("share/link")).unwrap();
+        }
+        let time = rustix::fs::Timespec {
+            tv_sec: 1_700_000_000,
+            tv_nsec: 0,
+        };
+        for root in roots {
+            let times = rustix::fs::Timestamps {
+                last_access: time,
+                last_modification: time,
+            };
+            let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::utimensat(rustix::fs::CWD, root.join("share/link"), &times, flags).unwrap();
+        }
+        change(roots[1]);
+        let [installed, mounted] = roots.map(|root| Snapshot::take(root).unwrap());
+        Snapshot::differences(&installed, &mounted)
+    }
+
+    fn set_mtime(path: &Path, seconds: u64, nanoseconds: u32) {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::new(seconds, nanoseconds);
+        fs_err::File::options()
+            .write(true)
+            .open(path)
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
+    }
+
+    fn rewrite(path: &Path, text: &str) {
+        fs_err::write(path, text).unwrap();
+        set_mtime(path, 1_700_000_000, 0);
+    }
+
+    #[test]
+    fn nothing_changed() {
+        assert_eq!(differences_after(|_| {}), Vec::<String>::new());
+    }
+
+    #[test]
+    fn one_byte() {
+        let lines = differences_after(|root| rewrite(&root.join("share/file"), "filf"));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("share/file: sha256"), "{lines:?}");
+    }
+
+    #[test]
+    fn one_byte_of_an_undated_file() {
+        let lines = differences_after(|root| rewrite(&root.join("bin/entry"), "entrx"));
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("bin/entry: sha256"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn one_mode() {
+        let lines = differences_after(|root| {
+            let executable = std::fs::Permissions::from_mode(0o755);
+            fs_err::set_permissions(root.join("share/file"), executable).unwrap();
+        });
+        assert_eq!(lines, ["share/file: mode 0644 installed, 0755 mounted"]);
+    }
+
+    #[test]
+    fn the_mode_of_a_directory() {
+        let lines = differences_after(|root| {
+            fs_err::set_permissions(root.join("share"), std::fs::Permissions::from_mode(0o700))
+                .unwrap();
+        });
+        assert_eq!(lines, ["share: mode 0755 installed, 0700 mounted"]);
+    }
+
+    #[test]
+    fn one_nanosecond() {
+        let lines = differences_after(|root| set_mtime(&root.join("share/file"), 1_700_000_000, 1));
+        assert_eq!(
+            lines,
+            ["share/file: mtime 1700000000.000000000 installed, 1700000000.000000001 mounted"]
+        );
+    }
+
+    #[test]
+    fn one_missing_path() {
+        let lines = differences_after(|root| fs_err::remove_file(root.join("share/file")).unwrap());
+        assert_eq!(lines, ["share/file: a file is missing in the mount"]);
+    }
+
+    #[test]
+    fn one_additional_path() {
+        let lines = differences_after(|root| fs_err::create_dir(root.join("share/more")).unwrap());
+        assert_eq!(lines, ["share/more: a directory is in the mount only"]);
+    }
+
+    #[test]
+    fn one_link_target() {
+        let lines = differences_after(|root| {
+            let link = root.join("share/link");
+            fs_err::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink("fill", &link).unwrap();
+        });
+        assert!(
+            lines.contains(&"share/link: target file installed, fill mounted".to_owned()),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn one_kind() {
+        let lines = differences_after(|root| {
+            fs_err::remove_file(root.join("share/file")).unwrap();
+            fs_err::create_dir(root.join("share/file")).unwrap();
+        });
+        assert!(
+            lines.contains(&"share/file: kind a file installed, a directory mounted".to_owned()),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn one_key_of_a_record() {
+        let changed = RECORD.replace(r#""path_type": "hardlink""#, r#""path_type": "softlink""#);
+        let lines = differences_after(|root| {
+            fs_err::write(root.join("conda-meta/a-1-0.json"), changed).unwrap()
+        });
+        assert_eq!(
+            lines,
+            [
+                r#"conda-meta/a-1-0.json: record .paths_data.paths[1].path_type: "hardlink" installed, "softlink" mounted"#
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_the_same_is_left_out() {
+        let lines = differences_after(|root| {
+            set_mtime(&root.join("bin/entry"), 1, 0);
+            set_mtime(&root.join("CACHEDIR.TAG"), 1, 0);
+            fs_err::write(
+                root.join("conda-meta/a-1-0.json"),
+                RECORD.replace("/cache/a", "/other"),
+            )
+            .unwrap();
+            fs_err::create_dir_all(root.join("__clobbers__/b/share")).unwrap();
+        });
+        assert_eq!(lines, Vec::<String>::new());
     }
 }

@@ -286,8 +286,7 @@ fn nested_file_first() -> Kind {
             Package::new("nested-a", "1.0", "0").with(Entry::file("share/nested", "a file\n")),
             Package::new("nested-b", "1.0", "0")
                 .depends("nested-a")
-                .with(Entry::file("share/nested/one.txt", "in a directory\n"))
-                .with(Entry::file("share/nested/two/three.txt", "deeper\n")),
+                .with(Entry::file("share/nested/one.txt", "in a directory\n")),
         ],
     )
 }
@@ -297,8 +296,7 @@ fn nested_directory_first() -> Kind {
         "nested-directory-first",
         [
             Package::new("nested-a", "1.0", "0")
-                .with(Entry::file("share/nested/one.txt", "in a directory\n"))
-                .with(Entry::file("share/nested/two/three.txt", "deeper\n")),
+                .with(Entry::file("share/nested/one.txt", "in a directory\n")),
             Package::new("nested-b", "1.0", "0")
                 .depends("nested-a")
                 .with(Entry::file("share/nested", "a file\n")),
@@ -329,7 +327,7 @@ fn prefix_text() -> Kind {
                     .prefix(PrefixMode::Text),
                 )
                 .with(
-                    Entry::file("etc/never.conf", "declared, but not in it\n")
+                    Entry::file("etc/never.conf", "declared, but not in it\n".repeat(20))
                         .prefix(PrefixMode::Text),
                 )
                 .with(Entry::file("etc/only.conf", PLACEHOLDER).prefix(PrefixMode::Text))
@@ -394,7 +392,7 @@ fn prefix_binary() -> Kind {
             .with(Entry::file("lib/utf32le.so", wide(4, false)).prefix(PrefixMode::Binary))
             .with(Entry::file("lib/unterminated.so", at_end).prefix(PrefixMode::Binary))
             .with(
-                Entry::file("lib/never.so", c_strings(&["declared, but not in it"]))
+                Entry::file("lib/never.so", c_strings(&["declared, but not in it"; 20]))
                     .prefix(PrefixMode::Binary),
             )],
     )

@@ -488,6 +488,17 @@ pub struct Built {
 }
 
 impl Built {
+    /// An archive that somebody else made.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read, or is no conda package by name or by content.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let path = std::path::absolute(path)?;
+        let record = rattler_index::package_record_from_archive(&path)?;
+        Ok(Self::new(path, record))
+    }
+
     fn new(path: PathBuf, package_record: PackageRecord) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let identifier = DistArchiveIdentifier::try_from_filename(&name)

@@ -5,9 +5,9 @@
 
 use std::path::{Path, PathBuf};
 
-use rattler::install::Installer;
+use rattler::install::{Installer, InstallerError};
 use rattler_cache::package_cache::PackageCache;
-use rattler_conda_types::{MatchSpec, ParseStrictness, RepoDataRecord};
+use rattler_conda_types::{MatchSpec, ParseStrictness, PrefixRecord, RepoDataRecord};
 use rattler_lock::{CondaBinaryData, LockFile, LockedPackage, UrlOrPath};
 use serde::Serialize;
 use url::Url;
@@ -168,21 +168,32 @@ impl Environment {
     }
 
     /// Installs the environment with rattler as pixi does, then writes pixi's marker files. `prefix` is an absolute
-    /// path without symlinks, `package_cache` the folder that holds the extracted packages.
+    /// path without symlinks where nothing is installed, `package_cache` the folder that holds the extracted packages.
     ///
     /// # Errors
     ///
     /// A package is neither in the cache nor where the lock file says, or the installer fails.
     pub fn install(&self, prefix: &Path, package_cache: &Path) -> Result<(), Error> {
-        let records: Vec<RepoDataRecord> = self.records().cloned().collect();
-        let installer = Installer::new()
-            .with_package_cache(PackageCache::new(package_cache))
-            .with_execute_link_scripts(false)
-            .with_installed_packages(Vec::new());
-        block_on(installer.install(prefix, records))?;
+        // Where one package's file is another's directory the installer may lose a race with itself: it fails, or leaves
+        // the winner in `__clobbers__` where its record does not have it. Such an installation is no reference.
+        let mut races_left = 30;
+        loop {
+            let installed = self.install_once(prefix, package_cache);
+            let raced = match &installed {
+                Err(InstallerError::LinkError(..)) => true,
+                Err(_) => false,
+                Ok(()) => prefix.join("__clobbers__").exists() && !is_as_recorded(prefix)?,
+            };
+            if !raced || races_left == 0 {
+                installed?;
+                break;
+            }
+            races_left = usize::saturating_sub(races_left, if installed.is_err() { 10 } else { 1 });
+            settle();
+            fs_err::remove_dir_all(prefix)?;
+        }
 
         let conda_meta = prefix.join("conda-meta");
-        fs_err::create_dir_all(&conda_meta)?;
         fs_err::write(
             conda_meta.join("history"),
             "// not relevant for pixi but for `conda run -p`",
@@ -198,6 +209,29 @@ impl Environment {
         fs_err::write(conda_meta.join("pixi"), self.marker()?)?;
         Ok(())
     }
+
+    fn install_once(&self, prefix: &Path, package_cache: &Path) -> Result<(), InstallerError> {
+        let installer = Installer::new()
+            .with_package_cache(PackageCache::new(package_cache))
+            .with_execute_link_scripts(false);
+        block_on(installer.install(prefix, self.records().cloned())).map(|_| ())
+    }
+}
+
+/// Waits for what a failed installation still links in rayon's pool: until all that was queued before is taken up, then
+/// until every thread has finished what it has.
+fn settle() {
+    rayon::join(|| (), || ());
+    rayon::broadcast(|_| ());
+}
+
+fn is_as_recorded(prefix: &Path) -> Result<bool, Error> {
+    let records: Vec<PrefixRecord> = PrefixRecord::collect_from_prefix(prefix)?;
+    let mut paths = records.iter().flat_map(|record| &record.paths_data.paths);
+    Ok(paths.all(|entry| {
+        let metadata = fs_err::symlink_metadata(prefix.join(&entry.relative_path));
+        metadata.is_ok_and(|metadata| !metadata.is_dir())
+    }))
 }
 
 /// Extracts archives into a package cache, where a record of any URL with their hashes finds them.
