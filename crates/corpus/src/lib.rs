@@ -12,9 +12,11 @@ pub mod compare;
 pub mod kinds;
 pub mod package;
 pub mod reference;
+pub mod wheels;
 pub mod workspace;
 
 mod error;
+mod interpreter;
 mod runtime;
 
 pub use error::Error;

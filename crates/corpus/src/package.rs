@@ -186,6 +186,14 @@ impl Entry {
         self
     }
 
+    /// How many bytes the file has; 0 for what is no file.
+    pub fn size(&self) -> u64 {
+        match &self.kind {
+            Kind::File(bytes) => bytes.len() as u64,
+            _ => 0,
+        }
+    }
+
     fn paths_json(&self) -> Value {
         let bytes = match &self.kind {
             Kind::File(bytes) => bytes.as_slice(),

@@ -3,13 +3,17 @@
 //! The two formulas are written down here a second time, apart from the product, so that a test of one against the
 //! other can find a mistake in either.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use rattler::install::{Installer, InstallerError};
 use rattler_cache::package_cache::PackageCache;
 use rattler_conda_types::{MatchSpec, ParseStrictness, PrefixRecord, RepoDataRecord};
 use rattler_lock::{CondaBinaryData, LockFile, LockedPackage, UrlOrPath};
 use serde::Serialize;
+use tokio::{sync::Semaphore, task::JoinSet};
 use url::Url;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -243,13 +247,26 @@ pub fn fill_package_cache<'a>(
     package_cache: &Path,
     packages: impl IntoIterator<Item = &'a Built>,
 ) -> Result<(), Error> {
-    let cache = PackageCache::new(package_cache);
-    let packages: Vec<&Built> = packages.into_iter().collect();
+    // As many at once as there may be processors; every one decompresses on a thread of its own.
+    let (cache, limit) = (
+        PackageCache::new(package_cache),
+        Arc::new(Semaphore::new(4)),
+    );
+    let packages: Vec<Built> = packages.into_iter().cloned().collect();
     block_on(async {
+        let mut extractions = JoinSet::new();
         for built in packages {
-            cache
-                .get_or_fetch_from_path(&built.path, Some(&built.record.package_record), None)
-                .await?;
+            let (cache, limit) = (cache.clone(), limit.clone());
+            extractions.spawn(async move {
+                let _permit = limit.acquire().await;
+                cache
+                    .get_or_fetch_from_path(&built.path, Some(&built.record.package_record), None)
+                    .await
+                    .map(drop)
+            });
+        }
+        while let Some(extracted) = extractions.join_next().await {
+            extracted.map_err(std::io::Error::other)??;
         }
         Ok(())
     })
