@@ -139,8 +139,9 @@ impl Workspace {
         match location {
             Location::Channel(channel) => {
                 let record = built.in_channel(channel);
+                // A `file://` URL is read as a path, from which no subdir follows: written as one, the subdir is kept.
                 Locked {
-                    location: UrlOrPath::Url(record.url.clone()),
+                    location: UrlOrPath::Url(record.url.clone()).normalize().into_owned(),
                     record,
                 }
             }
