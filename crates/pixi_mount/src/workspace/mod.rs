@@ -1,0 +1,279 @@
+//! A pixi workspace: where it is, which environments it has, and where each one belongs.
+
+pub mod folders;
+pub mod host;
+pub mod manifest;
+pub mod platform;
+
+use std::path::{Path, PathBuf};
+
+use pixi_config::{Config, ConfigError, Surroundings};
+use rattler_lock::LockFile;
+
+use manifest::{DEFAULT_ENVIRONMENT, FILE_NAMES, Manifest, ManifestError};
+use platform::{Host, Platform, PlatformError, Platforms};
+
+/// A workspace that has been found.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    /// The folder of the manifest, without symlinks.
+    pub root: PathBuf,
+    /// The manifest.
+    pub manifest_path: PathBuf,
+    /// The workspace's name: the manifest's, or else the folder's.
+    pub name: String,
+    /// What the manifest says.
+    pub manifest: Manifest,
+    /// The options that hold here.
+    pub config: Config,
+    /// What the process was started with.
+    pub surroundings: Surroundings,
+}
+
+/// Why there is no workspace, or not the environment of it.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkspaceError {
+    /// No folder from here upwards holds a manifest.
+    #[error("there is no pixi workspace in {} or the folders above it", .0.display())]
+    NotFound(PathBuf),
+
+    /// The manifest that was named is not there.
+    #[error("there is no manifest at {}", .0.display())]
+    NoManifest(PathBuf),
+
+    /// The manifest that was named is not one of a workspace.
+    #[error("{} is not the manifest of a pixi workspace", .0.display())]
+    NotAWorkspace(PathBuf),
+
+    /// The file that was named has not the name of a manifest.
+    #[error("{} is not the name of a manifest", .0.display())]
+    NotAManifest(PathBuf),
+
+    /// A folder cannot be looked at.
+    #[error("cannot look for a workspace at {}", path.display())]
+    Inaccessible {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
+    /// The manifest cannot be used.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+
+    /// The platforms in the manifest make no sense.
+    #[error("cannot use the manifest {}", path.display())]
+    Platforms {
+        /// The manifest.
+        path: PathBuf,
+        /// What makes no sense.
+        source: PlatformError,
+    },
+
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+
+    /// The workspace has no such environment.
+    #[error("the workspace `{workspace}` has no environment `{environment}`")]
+    UnknownEnvironment {
+        /// The workspace's name.
+        workspace: String,
+        /// The environment asked for.
+        environment: String,
+        /// The environments there are.
+        available: Vec<String>,
+    },
+
+    /// The environment is for other machines.
+    #[error("the environment `{environment}` is not for this machine ({machine})")]
+    Unsupported {
+        /// The environment.
+        environment: String,
+        /// This machine's subdir.
+        machine: String,
+        /// The platforms that the environment is for.
+        available: Vec<String>,
+    },
+
+    /// The lock file has no row for the platform.
+    #[error("the lock file {} has nothing for the platform `{platform}`", path.display())]
+    NoRow {
+        /// The lock file.
+        path: PathBuf,
+        /// The platform that the environment is for on this machine.
+        platform: String,
+        /// The rows there are.
+        available: Vec<String>,
+    },
+}
+
+/// An environment of a workspace on this machine.
+#[derive(Debug, Clone)]
+pub struct EnvironmentPlatform {
+    /// The platform that pixi would use here.
+    pub platform: Platform,
+    /// The name of the row of the lock file that was solved for it.
+    pub row: String,
+}
+
+impl Workspace {
+    /// Finds the workspace the way pixi does: by the manifest or folder that is named, or else from
+    /// the current folder upwards, or else by `PIXI_PROJECT_MANIFEST`.
+    ///
+    /// # Errors
+    ///
+    /// See [`WorkspaceError`].
+    pub fn find(
+        manifest_path: Option<&Path>,
+        surroundings: &Surroundings,
+    ) -> Result<Self, WorkspaceError> {
+        let (manifest_path, manifest) = match manifest_path {
+            Some(path) => named(path)?,
+            None => {
+                let here = std::env::current_dir().map_err(|source| inaccessible(".", source))?;
+                match upwards(&here)? {
+                    Some(found) => found,
+                    None => match surroundings.path("PIXI_PROJECT_MANIFEST") {
+                        Some(path) => named(&path)?,
+                        None => return Err(WorkspaceError::NotFound(here)),
+                    },
+                }
+            }
+        };
+        let root = manifest_path
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .to_path_buf();
+        let folder_name = (root.file_name()).map(|name| name.to_string_lossy().into_owned());
+        let name = (manifest.name.clone())
+            .or(folder_name)
+            .unwrap_or_else(|| "workspace".to_string());
+        Ok(Self {
+            config: pixi_config::load(Some(&root), surroundings)?,
+            root,
+            manifest_path,
+            name,
+            manifest,
+            surroundings: surroundings.clone(),
+        })
+    }
+
+    /// The environment that is meant: the one named, or else the one of the shell that pixi has
+    /// activated for this workspace, or else `default`.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkspaceError::UnknownEnvironment`].
+    pub fn environment_name(&self, named: Option<&str>) -> Result<String, WorkspaceError> {
+        let is_elsewhere =
+            (self.surroundings.path("PIXI_PROJECT_ROOT")).is_some_and(|root| root != self.root);
+        let active = (!is_elsewhere && self.surroundings.variable("PIXI_IN_SHELL").is_some())
+            .then(|| self.surroundings.text("PIXI_ENVIRONMENT_NAME"))
+            .flatten();
+        let name = named.or(active).unwrap_or(DEFAULT_ENVIRONMENT);
+        if self.manifest.environments.contains_key(name) {
+            return Ok(name.to_string());
+        }
+        Err(WorkspaceError::UnknownEnvironment {
+            workspace: self.name.clone(),
+            environment: name.to_string(),
+            available: self.manifest.environments.keys().cloned().collect(),
+        })
+    }
+
+    /// The lock file, which need not exist.
+    #[must_use]
+    pub fn lock_file_path(&self) -> PathBuf {
+        self.root.join("pixi.lock")
+    }
+
+    /// The platform that pixi would use for the environment on `host`, and its row in `lock`.
+    ///
+    /// # Errors
+    ///
+    /// Where the environment is not for this machine, or the lock file does not have it.
+    pub fn platform_of(
+        &self,
+        environment: &str,
+        lock: &LockFile,
+        host: &dyn Host,
+    ) -> Result<EnvironmentPlatform, WorkspaceError> {
+        let platforms =
+            Platforms::of(&self.manifest).map_err(|source| WorkspaceError::Platforms {
+                path: self.manifest_path.clone(),
+                source,
+            })?;
+        let declared = self.manifest.environments.get(environment);
+        let candidates =
+            platforms.of_environment(environment, &declared.cloned().unwrap_or_default());
+        let Some(platform) = platform::best(&candidates, host) else {
+            let machine = host.subdir().map(|subdir| subdir.to_string());
+            return Err(WorkspaceError::Unsupported {
+                environment: environment.to_string(),
+                machine: machine.unwrap_or_else(|| "unknown to conda".to_string()),
+                available: candidates.iter().map(|p| p.name.clone()).collect(),
+            });
+        };
+        let Some(row) = platforms.row_for(platform, lock) else {
+            return Err(WorkspaceError::NoRow {
+                path: self.lock_file_path(),
+                platform: platform.name.clone(),
+                available: lock.platforms().map(|row| row.name().to_string()).collect(),
+            });
+        };
+        Ok(EnvironmentPlatform {
+            platform: platform.clone(),
+            row,
+        })
+    }
+}
+
+/// The workspace of a manifest, or of a folder that holds one; a package's manifest belongs to the
+/// workspace above it.
+fn named(path: &Path) -> Result<(PathBuf, Manifest), WorkspaceError> {
+    let resolved = path.canonicalize().map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => WorkspaceError::NoManifest(path.to_path_buf()),
+        _ => inaccessible(path, source),
+    })?;
+    let manifest_path = if resolved.is_dir() {
+        manifest_in(&resolved).ok_or_else(|| WorkspaceError::NoManifest(path.to_path_buf()))?
+    } else {
+        resolved
+    };
+    if !(manifest_path.file_name()).is_some_and(|name| FILE_NAMES.iter().any(|n| name == *n)) {
+        return Err(WorkspaceError::NotAManifest(path.to_path_buf()));
+    }
+    if let Some(manifest) = manifest::read(&manifest_path)? {
+        return Ok((manifest_path, manifest));
+    }
+    let above = manifest_path.parent().and_then(Path::parent);
+    (above.map(upwards).transpose()?.flatten())
+        .ok_or_else(|| WorkspaceError::NotAWorkspace(path.to_path_buf()))
+}
+
+/// The first workspace in `folder` or the folders above it.
+fn upwards(folder: &Path) -> Result<Option<(PathBuf, Manifest)>, WorkspaceError> {
+    let folder = (folder.canonicalize()).map_err(|source| inaccessible(folder, source))?;
+    for folder in folder.ancestors() {
+        if let Some(path) = manifest_in(folder)
+            && let Some(manifest) = manifest::read(&path)?
+        {
+            return Ok(Some((path, manifest)));
+        }
+    }
+    Ok(None)
+}
+
+fn manifest_in(folder: &Path) -> Option<PathBuf> {
+    let mut candidates = FILE_NAMES.iter().map(|name| folder.join(name));
+    candidates.find(|path| path.is_file())
+}
+
+fn inaccessible(path: impl Into<PathBuf>, source: std::io::Error) -> WorkspaceError {
+    WorkspaceError::Inaccessible {
+        path: path.into(),
+        source,
+    }
+}
