@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use corpus::wheels::Corpus;
+use corpus::{wheels::Corpus, workspace::FICTIVE_CHANNEL};
 use miette::{Context, IntoDiagnostic};
 
 use super::{MEMORY_ROWS, ROWS};
@@ -93,12 +93,29 @@ impl Bench {
                 }
             }
         }
-        Ok(Self {
+        let bench = Self {
             corpus,
             folder,
             pixi_mount,
             rattler_vfs,
-        })
+        };
+        if peer {
+            bench.write_peer_lock_file()?;
+        }
+        Ok(bench)
+    }
+
+    fn peer_lock_file(&self) -> PathBuf {
+        self.folder.join("peer.lock")
+    }
+
+    /// rattler_vfs takes no packages by path. It gets URLs; the packages are in the cache, by their hashes.
+    fn write_peer_lock_file(&self) -> miette::Result<()> {
+        let lock_file = self.corpus.manifest().with_file_name("pixi.lock");
+        let lock_file = fs_err::read_to_string(lock_file).into_diagnostic()?;
+        let path = format!("conda: {}/", self.corpus.channel().display());
+        let url = format!("conda: {FICTIVE_CHANNEL}");
+        fs_err::write(self.peer_lock_file(), lock_file.replace(&path, &url)).into_diagnostic()
     }
 
     /// Measures one column once. Gives the rows that were asked for.
@@ -213,9 +230,7 @@ impl Bench {
     fn mount(&self, column: Column, root: &Path) -> miette::Result<Server> {
         let command = if column == Column::RattlerVfs {
             let mut command = Command::new(&self.rattler_vfs);
-            command
-                .arg(self.corpus.manifest().with_file_name("pixi.lock"))
-                .arg("default");
+            command.arg(self.peer_lock_file()).arg("default");
             command.arg(self.corpus.package_cache()).arg(root);
             command
         } else {
@@ -236,6 +251,14 @@ impl Bench {
         };
         let log = self.folder.join(format!("{column}.log"));
         Server::start(command, root, "bin/python", column.user(), &log)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        if let Err(error) = fs_err::remove_dir_all(&self.folder) {
+            eprintln!("{error}");
+        }
     }
 }
 
