@@ -58,6 +58,7 @@ enum CorpusSize {
 #[value(rename_all = "snake_case")]
 enum ColumnName {
     Installed,
+    #[value(aliases = ["mounted.root", "mounted.user"])]
     Mounted,
     RattlerVfs,
 }
