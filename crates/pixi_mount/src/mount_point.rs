@@ -457,3 +457,126 @@ fn make_folders(path: &Path, made: &mut Vec<PathBuf>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, PathBuf) {
+        let guard = tempfile::tempdir().unwrap();
+        let path = guard.path().canonicalize().unwrap();
+        (guard, path)
+    }
+
+    fn install(path: &Path) {
+        fs::create_dir_all(path.join("conda-meta")).unwrap();
+        fs::write(path.join("conda-meta/history"), "installed").unwrap();
+    }
+
+    fn is_installed(path: &Path) -> bool {
+        path.join("conda-meta/history").exists()
+    }
+
+    #[test]
+    fn folders_that_were_made_are_gone_afterwards() {
+        let (_guard, folder) = folder();
+        let path = folder.join("a/b/c");
+        let mount_point = MountPoint::claim(&path, Replace::Never).unwrap();
+        assert!(path.is_dir());
+        mount_point.release();
+        assert!(!folder.join("a").exists());
+
+        // What was there stays, and so does what somebody has put there.
+        fs::create_dir_all(&path).unwrap();
+        drop(MountPoint::claim(&path, Replace::Never).unwrap());
+        assert!(path.is_dir());
+        fs::remove_dir(&path).unwrap();
+        let mount_point = MountPoint::claim(&path, Replace::Never).unwrap();
+        fs::write(folder.join("a/b/file"), "").unwrap();
+        mount_point.release();
+        assert!(!path.exists());
+        assert!(folder.join("a/b/file").exists());
+    }
+
+    #[test]
+    fn an_installed_environment_is_moved_aside_only_when_asked_and_comes_back() {
+        let (_guard, folder) = folder();
+        let (path, aside) = (folder.join("default"), folder.join("default.installed"));
+        install(&path);
+        assert!(matches!(
+            MountPoint::claim(&path, Replace::Never),
+            Err(MountPointError::Installed(_))
+        ));
+        let mount_point = MountPoint::claim(&path, Replace::Installed).unwrap();
+        assert_eq!(mount_point.moved_aside(), Some(aside.clone()));
+        assert!(is_installed(&aside) && !is_installed(&path));
+        mount_point.release();
+        assert!(is_installed(&path) && !aside.exists());
+
+        install(&aside);
+        assert!(matches!(
+            MountPoint::claim(&path, Replace::Installed),
+            Err(MountPointError::AsideTaken { .. })
+        ));
+        assert!(is_installed(&path) && is_installed(&aside));
+    }
+
+    #[test]
+    fn one_that_a_dead_server_left_aside_comes_back_too() {
+        let (_guard, folder) = folder();
+        let (path, aside) = (folder.join("default"), folder.join("default.installed"));
+        install(&aside);
+        fs::create_dir(&path).unwrap();
+        MountPoint::claim(&path, Replace::Never).unwrap().release();
+        assert!(is_installed(&path) && !aside.exists());
+    }
+
+    #[test]
+    fn what_is_not_an_empty_folder_is_refused() {
+        let (_guard, folder) = folder();
+        let path = folder.join("full");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("file"), "").unwrap();
+        for replace in [Replace::Never, Replace::Installed] {
+            assert!(matches!(
+                check(&path, replace),
+                Err(MountPointError::NotEmpty(_))
+            ));
+            let file = check(&path.join("file"), replace);
+            assert!(matches!(file, Err(MountPointError::NotAFolder(_))));
+        }
+    }
+
+    #[test]
+    fn only_one_claims_a_place() {
+        let (_guard, folder) = folder();
+        let path = folder.join("here");
+        let first = MountPoint::claim(&path, Replace::Never).unwrap();
+        assert!(matches!(
+            MountPoint::claim(&path, Replace::Never),
+            Err(MountPointError::Taken(_))
+        ));
+        assert!(path.is_dir());
+        first.release();
+        MountPoint::claim(&path, Replace::Never).unwrap();
+    }
+
+    #[test]
+    fn symlinks_are_resolved_as_far_as_there_is_anything() {
+        let (_guard, folder) = folder();
+        fs::create_dir_all(folder.join("real/deep")).unwrap();
+        std::os::unix::fs::symlink("real/deep", folder.join("link")).unwrap();
+        std::os::unix::fs::symlink("loop", folder.join("loop")).unwrap();
+        let resolved = |path: &str| resolve(&folder.join(path)).unwrap();
+        assert_eq!(resolved("link/new/one"), folder.join("real/deep/new/one"));
+        assert_eq!(resolved("link/../x"), folder.join("real/x"));
+        assert_eq!(resolved("./real/./deep"), folder.join("real/deep"));
+        assert!(resolve(&folder.join("loop/x")).is_err());
+    }
+
+    #[test]
+    fn users_have_names_where_they_have_one() {
+        assert_eq!(user_name(0), "root");
+        assert_eq!(user_name(3_999_999_999), "the user 3999999999");
+    }
+}

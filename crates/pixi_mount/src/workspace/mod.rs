@@ -277,3 +277,161 @@ fn inaccessible(path: impl Into<PathBuf>, source: std::io::Error) -> WorkspaceEr
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Folder(tempfile::TempDir);
+
+    impl Folder {
+        fn new() -> Self {
+            Self(tempfile::tempdir().unwrap())
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.path().canonicalize().unwrap()
+        }
+
+        fn write(&self, path: &str, text: &str) -> PathBuf {
+            let path = self.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path
+        }
+
+        fn find(&self, named: &str) -> Result<Workspace, WorkspaceError> {
+            Workspace::find(Some(&self.path().join(named)), &surroundings(&[]))
+        }
+    }
+
+    fn surroundings(variables: &[(&str, &Path)]) -> Surroundings {
+        Surroundings {
+            variables: (variables.iter())
+                .map(|(name, value)| (name.into(), value.as_os_str().into()))
+                .collect(),
+            cache_dir: Some("/cache".into()),
+            ..Surroundings::default()
+        }
+    }
+
+    #[test]
+    fn a_workspace_is_named_by_its_file_its_folder_or_a_package_in_it() {
+        let folder = Folder::new();
+        let manifest = folder.write("ws/pixi.toml", "[workspace]");
+        folder.write("ws/member/pixi.toml", "[package]\nname = 'm'");
+        folder.write("ws/member/deep/pyproject.toml", "[project]\nname = 'p'");
+        for named in [
+            "ws",
+            "ws/pixi.toml",
+            "ws/member",
+            "ws/member/pixi.toml",
+            "ws/member/deep",
+        ] {
+            let workspace = folder.find(named).unwrap();
+            assert_eq!(workspace.manifest_path, manifest, "{named}");
+            assert_eq!(workspace.name, "ws");
+        }
+    }
+
+    #[test]
+    fn what_is_no_workspace_is_said() {
+        let folder = Folder::new();
+        folder.write("package/pixi.toml", "[package]\nname = 'm'");
+        folder.write("text/notes.txt", "");
+        folder.write("broken/pixi.toml", "[workspace");
+        assert!(matches!(
+            folder.find("none"),
+            Err(WorkspaceError::NoManifest(_))
+        ));
+        assert!(matches!(
+            folder.find("text"),
+            Err(WorkspaceError::NoManifest(_))
+        ));
+        assert!(matches!(
+            folder.find("package"),
+            Err(WorkspaceError::NotAWorkspace(_))
+        ));
+        assert!(matches!(
+            folder.find("text/notes.txt"),
+            Err(WorkspaceError::NotAManifest(_))
+        ));
+        assert!(matches!(
+            folder.find("broken"),
+            Err(WorkspaceError::Manifest(ManifestError::Parse { .. }))
+        ));
+    }
+
+    #[test]
+    fn the_environment_of_an_activated_shell_is_meant_in_its_own_workspace_only() {
+        let folder = Folder::new();
+        folder.write(
+            "pixi.toml",
+            "[workspace]\n[feature.t]\n[environments]\ntest = ['t']",
+        );
+        let mut workspace = folder.find("").unwrap();
+        assert_eq!(workspace.environment_name(None).unwrap(), "default");
+        assert_eq!(workspace.environment_name(Some("test")).unwrap(), "test");
+        let root = folder.path();
+        let shell = [
+            ("PIXI_IN_SHELL", Path::new("1")),
+            ("PIXI_ENVIRONMENT_NAME", Path::new("test")),
+            ("PIXI_PROJECT_ROOT", &root),
+        ];
+        workspace.surroundings = surroundings(&shell);
+        assert_eq!(workspace.environment_name(None).unwrap(), "test");
+        let elsewhere = [
+            shell[0],
+            shell[1],
+            ("PIXI_PROJECT_ROOT", Path::new("/other")),
+        ];
+        workspace.surroundings = surroundings(&elsewhere);
+        assert_eq!(workspace.environment_name(None).unwrap(), "default");
+
+        let error = workspace.environment_name(Some("prod")).unwrap_err();
+        assert!(matches!(
+            &error,
+            WorkspaceError::UnknownEnvironment { available, .. } if available == &["default", "test"]
+        ));
+    }
+
+    #[test]
+    fn detached_environments_are_linked_from_the_workspace() {
+        let folder = Folder::new();
+        folder.write("ws/pixi.toml", "[workspace]\nname = 'name'");
+        let workspace = folder.find("ws").unwrap();
+        let usual = workspace.root.join(".pixi/envs");
+        assert_eq!(workspace.environments_dir(), usual);
+        workspace.prepare_folders().unwrap();
+        let ignored = fs::read_to_string(workspace.root.join(".pixi/.gitignore")).unwrap();
+        assert_eq!(ignored, "*\n!config.toml\n!mount.toml\n");
+        assert!(!usual.exists());
+
+        folder.write(
+            "ws/.pixi/config.toml",
+            &format!(
+                "detached-environments = '{}'",
+                folder.path().join("d").display()
+            ),
+        );
+        let workspace = folder.find("ws").unwrap();
+        let hash = xxhash_rust::xxh3::xxh3_64(workspace.root.to_str().unwrap().as_bytes());
+        let detached = folder.path().join(format!("d/name-{hash}/envs"));
+        assert_eq!(workspace.environments_dir(), detached);
+        for _ in 0..2 {
+            workspace.prepare_folders().unwrap();
+            assert_eq!(fs::read_link(&usual).unwrap(), detached);
+        }
+        fs::remove_file(&usual).unwrap();
+        std::os::unix::fs::symlink("/somewhere/else", &usual).unwrap();
+        workspace.prepare_folders().unwrap();
+        assert_eq!(fs::read_link(&usual).unwrap(), detached);
+        // A folder stays what it is.
+        fs::remove_file(&usual).unwrap();
+        fs::create_dir(&usual).unwrap();
+        workspace.prepare_folders().unwrap();
+        assert!(fs::symlink_metadata(&usual).unwrap().is_dir());
+    }
+}

@@ -724,3 +724,239 @@ fn parse_subdir(text: &str) -> Result<Subdir, PlatformError> {
 fn parse_version(text: &str) -> Result<Version, PlatformError> {
     Version::from_str(text).map_err(|_| PlatformError::InvalidVersion(text.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::manifest;
+    use super::*;
+
+    struct Machine(Subdir, &'static [&'static str]);
+
+    impl Host for Machine {
+        fn subdir(&self) -> Option<Subdir> {
+            Some(self.0)
+        }
+
+        fn virtual_packages(&self) -> Vec<VirtualPackage> {
+            let parse = |text: &&str| VirtualPackage::parse(text).unwrap();
+            self.1.iter().map(parse).collect()
+        }
+    }
+
+    const PLAIN: Machine = Machine(Subdir::Linux64, &["__glibc=2.40=0"]);
+    const WITH_CUDA: Machine = Machine(Subdir::Linux64, &["__glibc=2.40=0", "__cuda=12.8=0"]);
+
+    fn manifest(text: &str) -> Manifest {
+        manifest::parse(text, false).unwrap().unwrap()
+    }
+
+    fn platforms(text: &str) -> Platforms {
+        Platforms::of(&manifest(text)).unwrap()
+    }
+
+    fn names<'a>(platforms: impl IntoIterator<Item = &'a Platform>) -> Vec<&'a str> {
+        platforms
+            .into_iter()
+            .map(|platform| platform.name.as_str())
+            .collect()
+    }
+
+    /// The name of the platform of an environment on a machine.
+    fn chosen(text: &str, environment: &str, host: &Machine) -> Option<String> {
+        let manifest = manifest(text);
+        let platforms = Platforms::of(&manifest).unwrap();
+        let candidates = platforms.of_environment(environment, &manifest.environments[environment]);
+        best(&candidates, host).map(|platform| platform.name.clone())
+    }
+
+    fn spelled(platform: &Platform) -> Vec<String> {
+        platform
+            .virtual_packages
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn a_subdir_has_its_usual_virtual_packages() {
+        let platform = Platform::plain(Subdir::Linux64);
+        assert_eq!(
+            spelled(&platform),
+            [
+                "__unix=0=0",
+                "__linux=4.18",
+                "__glibc=2.28",
+                "__archspec=0=x86_64"
+            ]
+        );
+        let platform = Platform::plain(Subdir::OsxArm64);
+        assert_eq!(
+            spelled(&platform),
+            ["__unix=0=0", "__osx=13.0", "__archspec=0=m1"]
+        );
+    }
+
+    #[test]
+    fn what_is_asked_for_comes_first_and_names_the_platform() {
+        let platforms = platforms(
+            "[workspace]
+            platforms = [
+                { platform = 'linux-64', glibc = '2.31', cuda = { driver = '12.0', arch = '8.6' } },
+                { name = 'box', platform = 'linux-64', archspec = 'x86_64_v3', __musl = '1.2' },
+                { platform = 'linux-64', __future = '1=a b' },
+                'osx-arm64',
+            ]",
+        );
+        assert_eq!(
+            names(&platforms.declared),
+            [
+                "linux-64-cuda-12-0-glibc-2-31-cuda-arch-8-6",
+                "box",
+                "linux-64-future-1-a-b",
+                "osx-arm64"
+            ]
+        );
+        assert_eq!(
+            spelled(&platforms.declared[0]),
+            [
+                "__cuda=12.0",
+                "__cuda_arch=8.6",
+                "__glibc=2.31",
+                "__unix=0=0",
+                "__linux=4.18",
+                "__archspec=0=x86_64"
+            ]
+        );
+        // A C library of another family takes the place of glibc.
+        assert_eq!(
+            spelled(&platforms.declared[1]),
+            [
+                "__archspec=0=x86_64_v3",
+                "__musl=1.2",
+                "__unix=0=0",
+                "__linux=4.18"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_first_platform_that_the_machine_can_run_is_chosen() {
+        let text = "[workspace]
+            platforms = ['osx-arm64', { name = 'gpu', platform = 'linux-64', cuda = '12' }, 'linux-64']";
+        assert_eq!(chosen(text, "default", &WITH_CUDA).as_deref(), Some("gpu"));
+        assert_eq!(chosen(text, "default", &PLAIN).as_deref(), Some("linux-64"));
+        let arm = Machine(Subdir::LinuxAarch64, &[]);
+        assert_eq!(chosen(text, "default", &arm), None);
+        let rosetta = Machine(Subdir::OsxArm64, &[]);
+        let text = "[workspace]\nplatforms = ['linux-64', 'osx-64']";
+        assert_eq!(chosen(text, "default", &rosetta).as_deref(), Some("osx-64"));
+    }
+
+    #[test]
+    fn environments_have_the_platforms_of_all_their_features() {
+        let text = "[workspace]
+            platforms = ['linux-64', { name = 'gpu', platform = 'linux-64', cuda = '12' }]
+            [feature.cuda]
+            platforms = ['gpu']
+            [feature.plain]
+            platforms = ['linux-64']
+            [environments]
+            cuda = ['cuda']
+            both = ['cuda', 'plain']
+            own = { platforms = ['gpu'] }";
+        assert_eq!(
+            chosen(text, "default", &WITH_CUDA).as_deref(),
+            Some("linux-64")
+        );
+        assert_eq!(chosen(text, "cuda", &WITH_CUDA).as_deref(), Some("gpu"));
+        assert_eq!(chosen(text, "cuda", &PLAIN), None);
+        assert_eq!(chosen(text, "own", &WITH_CUDA).as_deref(), Some("gpu"));
+        // A subdir stands for its variants, and the variant that is named is the one.
+        assert_eq!(chosen(text, "both", &WITH_CUDA).as_deref(), Some("gpu"));
+    }
+
+    #[test]
+    fn system_requirements_become_platforms() {
+        let text = "[workspace]
+            platforms = ['linux-64', 'osx-arm64']
+            [system-requirements]
+            libc = '2.30'
+            [feature.cuda.system-requirements]
+            cuda = '12'
+            libc = { family = 'glibc', version = '2.17' }
+            [feature.usual.system-requirements]
+            linux = '4.18'
+            [environments]
+            cuda = ['cuda']
+            only = { features = ['cuda'], no-default-feature = true }
+            usual = { features = ['usual'], no-default-feature = true }";
+        let chosen = |environment, host| chosen(text, environment, host);
+        assert_eq!(
+            chosen("default", &PLAIN).as_deref(),
+            Some("linux-64-glibc-2-30")
+        );
+        assert_eq!(
+            chosen("cuda", &WITH_CUDA).as_deref(),
+            Some("linux-64-cuda-12-glibc-2-30")
+        );
+        assert_eq!(
+            chosen("only", &WITH_CUDA).as_deref(),
+            Some("linux-64-cuda-12-glibc-2-17")
+        );
+        assert_eq!(chosen("usual", &PLAIN).as_deref(), Some("linux-64"));
+        let mac = Machine(Subdir::OsxArm64, &[]);
+        assert_eq!(chosen("cuda", &mac).as_deref(), Some("osx-arm64"));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let error = |text: &str| Platforms::of(&manifest(text)).unwrap_err().to_string();
+        assert_eq!(
+            error("[workspace]\nplatforms = ['linux-65']"),
+            "`linux-65` is not a platform that conda knows"
+        );
+        assert_eq!(
+            error("[workspace]\nplatforms = [{ platform = 'linux-64', cuda = 'no version!' }]"),
+            "`no version!` is not a version"
+        );
+        assert_eq!(
+            error(
+                "[workspace]
+                platforms = [{ name = 'gpu', platform = 'linux-64', cuda = '12' }]
+                [feature.x]
+                platforms = ['cpu']"
+            ),
+            "the feature `x` is for the platform `cpu`, which the workspace does not declare"
+        );
+    }
+
+    #[test]
+    fn a_row_is_found_by_name_by_content_and_by_subdir() {
+        let lock = |rows: &str| {
+            LockFile::from_str_with_base_directory(
+                &format!("version: 7\nplatforms:\n{rows}\nenvironments: {{}}\npackages: []\n"),
+                None,
+            )
+            .unwrap()
+        };
+        let platforms = platforms(
+            "[workspace]
+            platforms = ['linux-64', { name = 'gpu', platform = 'linux-64', cuda = '12' }]",
+        );
+        let row = |name: &str, rows: &str| {
+            platforms.row_for(platforms.by_name(name).unwrap(), &lock(rows))
+        };
+        let by_name = "- name: gpu\n  subdir: linux-64\n  virtual-packages: [__cuda=12]";
+        assert_eq!(row("gpu", by_name).as_deref(), Some("gpu"));
+        let by_content = "- name: linux-64\n- name: p1\n  subdir: linux-64\n  virtual-packages: \
+                          [__cuda=12, __linux=4.18]";
+        assert_eq!(row("gpu", by_content).as_deref(), Some("p1"));
+        assert_eq!(row("linux-64", by_content).as_deref(), Some("linux-64"));
+        // A row without virtual packages is of a time when there were none.
+        let by_subdir = "- name: linux-64";
+        assert_eq!(row("linux-64", by_subdir).as_deref(), Some("linux-64"));
+        assert_eq!(row("gpu", by_subdir).as_deref(), Some("linux-64"));
+        let other = "- name: p1\n  subdir: linux-64\n  virtual-packages: [__cuda=11]";
+        assert_eq!(row("gpu", other), None);
+    }
+}
