@@ -16,8 +16,7 @@ use crate::network;
 use crate::progress::FetchProgress;
 use crate::supply::RefetchingSupplier;
 use crate::workspace::host::ThisMachine;
-use crate::workspace::platform::Platform;
-use crate::workspace::{Workspace, WorkspaceError};
+use crate::workspace::{EnvironmentPlatform, Workspace, WorkspaceError};
 
 /// Why an environment cannot be brought together.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +48,7 @@ pub struct Resolved {
     /// The packages.
     pub locked: LockedEnvironment,
     /// The platform that pixi would use.
-    pub platform: Platform,
+    pub found: EnvironmentPlatform,
 }
 
 /// Looks the environment up in the workspace's lock file.
@@ -64,7 +63,7 @@ pub fn resolve(workspace: &Workspace, environment: &str) -> Result<Resolved, Env
     let found = workspace.platform_of(environment, &lock, &host)?;
     Ok(Resolved {
         locked: lock_file::select(&lock, &path, environment, &found.row)?,
-        platform: found.platform,
+        found,
     })
 }
 
@@ -96,11 +95,11 @@ pub fn assemble(
 
     let options = LayoutOptions {
         prefix: prefix.to_path_buf(),
-        platform: resolved.platform.subdir,
+        platform: resolved.found.platform.subdir,
         extra_files: environment_files(
             &workspace.manifest_path,
             &resolved.locked,
-            &resolved.platform,
+            &resolved.found,
             prefix,
         ),
     };

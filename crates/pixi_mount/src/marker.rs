@@ -7,7 +7,7 @@ use rattler_fs::layout::lock_file::{LockedEnvironment, LockedPackage};
 use serde::Serialize;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::workspace::platform::Platform;
+use crate::workspace::EnvironmentPlatform;
 
 /// The version of pixi whose files these are.
 pub const PIXI_VERSION: &str = "0.77.0";
@@ -46,32 +46,44 @@ struct MinimumPlatform {
 
 /// The files that belong to an environment and to no package, by path relative to its prefix.
 ///
-/// `platform` is the one that pixi picks from the manifest, which a version 6 lock file does not
+/// `found` has the platform that pixi picks from the manifest, which a version 6 lock file does not
 /// have.
 #[must_use]
 pub fn environment_files(
     manifest_path: &Path,
     environment: &LockedEnvironment,
-    platform: &Platform,
+    found: &EnvironmentPlatform,
     prefix: &Path,
 ) -> Vec<(String, Vec<u8>)> {
+    let platform = &found.platform;
     let virtual_packages: Vec<String> = platform
         .virtual_packages
         .iter()
         .map(ToString::to_string)
         .collect();
+    let dependencies = (environment.packages.iter())
+        .flat_map(|package| &package.record.package_record.depends)
+        .map(String::as_str);
     let marker = Marker {
         manifest_path,
         environment_name: &environment.name,
         pixi_version: PIXI_VERSION,
-        environment_lock_file_hash: lock_hash(
-            &environment.packages,
-            platform.subdir.as_str(),
-            &virtual_packages,
-        ),
+        environment_lock_file_hash: if found.is_fulfilled {
+            lock_hash(
+                &environment.packages,
+                platform.subdir.as_str(),
+                &virtual_packages,
+            )
+        } else {
+            // pixi looks for a platform that the machine fulfils, and then hashes nothing.
+            format!("{:x}", Xxh3Default::new().digest())
+        },
         minimum_supported_platform: MinimumPlatform {
             subdir: platform.subdir.to_string(),
-            requirements: requirements(&environment.packages),
+            requirements: requirements(dependencies)
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
         },
         resolved_platform: ResolvedPlatform {
             subdir: platform.subdir.to_string(),
@@ -151,19 +163,43 @@ fn update_bytes(hash: &mut Xxh3Default, bytes: &[u8]) {
     hash.update(bytes);
 }
 
-/// What the packages require of the machine: their dependencies on virtual packages.
-fn requirements(packages: &[LockedPackage]) -> Vec<String> {
-    let specs: Option<Vec<String>> = (packages.iter())
-        .flat_map(|package| &package.record.package_record.depends)
+/// What `dependencies` require of the machine: the specs of virtual packages among them, sorted.
+///
+/// One that cannot be parsed makes pixi see none at all.
+#[must_use]
+pub fn requirements<'a>(dependencies: impl Iterator<Item = &'a str>) -> Vec<MatchSpec> {
+    let specs: Option<Vec<MatchSpec>> = dependencies
         .filter(|dependency| dependency.starts_with("__"))
-        .map(|dependency| {
-            let spec = MatchSpec::from_str(dependency, ParseStrictness::Lenient).ok()?;
-            Some(spec.to_string())
-        })
+        .map(|dependency| MatchSpec::from_str(dependency, ParseStrictness::Lenient).ok())
         .collect();
-    // One that cannot be parsed makes pixi write none.
     let mut specs = specs.unwrap_or_default();
-    specs.sort();
-    specs.dedup();
+    specs.retain(|spec| spec.name.as_exact().is_some());
+    specs.sort_by_cached_key(ToString::to_string);
+    specs.dedup_by_key(|spec| spec.to_string());
     specs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requirements_are_sorted_and_said_once() {
+        let dependencies = [
+            "__glibc >=2.28",
+            "python >=3.12",
+            "__archspec 1 x86_64",
+            "__glibc >=2.17",
+            "__glibc >=2.28",
+        ];
+        let spelled = |dependencies: &[&str]| -> Vec<String> {
+            let specs = requirements(dependencies.iter().copied());
+            specs.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(
+            spelled(&dependencies),
+            ["__archspec ==1 x86_64", "__glibc >=2.17", "__glibc >=2.28"]
+        );
+        assert!(spelled(&["__glibc >=2.17", "__glibc >>=="]).is_empty());
+    }
 }

@@ -348,7 +348,7 @@ impl MountPoint {
             Finding::Nothing | Finding::EmptyFolder => aside(path).join("conda-meta").is_dir(),
         };
         let mut made = Vec::new();
-        let claim = make_folders(path, &mut made).and_then(|()| Ok(File::open(path)?));
+        let claim = make_folders(path, &mut made).and_then(|()| File::open(path));
         let mut mount_point = Self {
             path: path.to_path_buf(),
             made,

@@ -47,7 +47,7 @@ fn files(workspace_name: &str, environment: &str) -> Vec<(String, Vec<u8>)> {
 
     let root = Path::new("/home/user").join(workspace_name);
     let prefix = root.join(".pixi/envs").join(environment);
-    environment_files(&root.join("pixi.toml"), &locked, &found.platform, &prefix)
+    environment_files(&root.join("pixi.toml"), &locked, &found, &prefix)
 }
 
 fn file<'a>(files: &'a [(String, Vec<u8>)], path: &str) -> &'a [u8] {

@@ -61,7 +61,10 @@ pub struct MountArgs {
     mount_backend: Backend,
 
     /// Show what is mounted, and mount nothing
-    #[arg(long, exclusive = true)]
+    #[arg(
+        long,
+        conflicts_with_all = ["environment", "manifest_path", "mount_point", "replace", "allow_other"]
+    )]
     list: bool,
 
     /// With `--list`: as JSON
@@ -107,6 +110,8 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
         .map_err(|source| io("cannot start the threads for fetching packages", source))?;
     let fs = environment::assemble(&workspace, &resolved, &prefix, runtime.handle())?;
     let (packages, files) = (fs.tree().package_count(), fs.tree().file_count());
+    // Not needed for serving, which can take weeks.
+    drop(resolved);
 
     // From here on signals wait until there is something to unmount.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])

@@ -8,10 +8,13 @@ pub mod platform;
 use std::path::{Path, PathBuf};
 
 use pixi_config::{Config, ConfigError, Surroundings};
+use rattler_conda_types::MatchSpec;
 use rattler_lock::LockFile;
 
 use manifest::{DEFAULT_ENVIRONMENT, FILE_NAMES, Manifest, ManifestError};
 use platform::{Host, Platform, PlatformError, Platforms};
+
+use crate::marker;
 
 /// A workspace that has been found.
 #[derive(Debug, Clone)]
@@ -116,6 +119,8 @@ pub struct EnvironmentPlatform {
     pub platform: Platform,
     /// The name of the row of the lock file that was solved for it.
     pub row: String,
+    /// Whether the machine has all that the platform promises, and not just what the packages need.
+    pub is_fulfilled: bool,
 }
 
 impl Workspace {
@@ -208,7 +213,20 @@ impl Workspace {
         let declared = self.manifest.environments.get(environment);
         let candidates =
             platforms.of_environment(environment, &declared.cloned().unwrap_or_default());
-        let Some(platform) = platform::best(&candidates, host) else {
+        let best = platform::best(&candidates, host);
+        let Some(platform) = best.or_else(|| {
+            let requirements = |platform: &Platform| {
+                (platforms.row_for(platform, lock))
+                    .map(|row| required_of(lock, environment, &row))
+                    .unwrap_or_default()
+            };
+            let platform = platform::best_by_requirements(&candidates, host, requirements)?;
+            tracing::warn!(
+                "this machine is none of the platforms of the environment `{environment}`, but has \
+                 what its packages need"
+            );
+            Some(platform)
+        }) else {
             let machine = host.subdir().map(|subdir| subdir.to_string());
             return Err(WorkspaceError::Unsupported {
                 environment: environment.to_string(),
@@ -226,8 +244,20 @@ impl Workspace {
         Ok(EnvironmentPlatform {
             platform: platform.clone(),
             row,
+            is_fulfilled: best.is_some(),
         })
     }
+}
+
+/// What the packages of an environment on a row of `lock` require of the machine.
+fn required_of(lock: &LockFile, environment: &str, row: &str) -> Vec<MatchSpec> {
+    let packages = || {
+        let (environment, row) = (lock.environment(environment)?, lock.platform(row)?);
+        Some(environment.conda_packages(row)?.collect::<Vec<_>>())
+    };
+    let packages = packages().unwrap_or_default();
+    let depends = packages.iter().flat_map(|package| package.depends());
+    marker::requirements(depends.map(String::as_str))
 }
 
 /// The workspace of a manifest, or of a folder that holds one; a package's manifest belongs to the

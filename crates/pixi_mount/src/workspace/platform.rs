@@ -10,7 +10,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use indexmap::IndexMap;
-use rattler_conda_types::{GenericVirtualPackage, Subdir, Version};
+use rattler_conda_types::package::BuildString;
+use rattler_conda_types::{
+    GenericVirtualPackage, MatchSpec, Matches, PackageName, Subdir, Version,
+};
 use rattler_lock::LockFile;
 
 use super::manifest::{DEFAULT_FEATURE, Environment, Feature, LibC, Manifest, PlatformEntry};
@@ -53,6 +56,14 @@ impl VirtualPackage {
             name: parts.next()?.to_string(),
             version: Version::from_str(parts.next()?).ok()?,
             build: parts.next().unwrap_or_default().to_string(),
+        })
+    }
+
+    fn to_generic(&self) -> Option<GenericVirtualPackage> {
+        Some(GenericVirtualPackage {
+            name: PackageName::from_str(&self.name).ok()?,
+            version: self.version.clone(),
+            build_string: BuildString::new_unchecked(&self.build),
         })
     }
 
@@ -395,6 +406,34 @@ pub fn best<'p>(candidates: &[&'p Platform], host: &dyn Host) -> Option<&'p Plat
     None
 }
 
+/// Picks the first of `candidates` whose packages ask for nothing that `host` lacks, although the
+/// platform itself may: `requirements` gives the specs of virtual packages that its packages depend
+/// on.
+#[must_use]
+pub fn best_by_requirements<'p>(
+    candidates: &[&'p Platform],
+    host: &dyn Host,
+    requirements: impl Fn(&Platform) -> Vec<MatchSpec>,
+) -> Option<&'p Platform> {
+    let provided: Vec<GenericVirtualPackage> = (host.virtual_packages().iter())
+        .filter_map(VirtualPackage::to_generic)
+        .collect();
+    let is_met = |spec: &MatchSpec| {
+        let name = spec.name.as_exact().map(PackageName::as_normalized);
+        !name.is_some_and(|name| CHECKED_REQUIREMENTS.contains(&name))
+            || provided.iter().any(|package| spec.matches(package))
+    };
+    (runnable_subdirs(host.subdir()?).into_iter())
+        .filter_map(|subdir| candidates.iter().find(|platform| platform.subdir == subdir))
+        .find(|platform| requirements(platform).iter().all(is_met))
+        .copied()
+}
+
+/// Virtual packages whose requirements pixi compares with the machine.
+const CHECKED_REQUIREMENTS: [&str; 7] = [
+    "__glibc", "__musl", "__eglibc", "__cuda", "__osx", "__win", "__linux",
+];
+
 /// The subdirs whose programs a machine of `subdir` runs, its own first.
 #[must_use]
 pub fn runnable_subdirs(subdir: Subdir) -> Vec<Subdir> {
@@ -478,7 +517,7 @@ impl Platform {
         for (key, given) in table.into_iter().filter(|(key, _)| key.starts_with("__")) {
             let given = format!("{key}={}", value(&given)?);
             let package = VirtualPackage::parse(&given);
-            packages.push(package.ok_or_else(|| PlatformError::InvalidEntry(given))?);
+            packages.push(package.ok_or(PlatformError::InvalidEntry(given))?);
         }
         let name = name.unwrap_or_else(|| synthetic_name(subdir, &packages));
         Ok(Self::new(name, subdir, packages))
@@ -727,6 +766,8 @@ fn parse_version(text: &str) -> Result<Version, PlatformError> {
 
 #[cfg(test)]
 mod tests {
+    use rattler_conda_types::ParseStrictness;
+
     use super::super::manifest;
     use super::*;
 
@@ -906,6 +947,28 @@ mod tests {
         assert_eq!(chosen("usual", &PLAIN).as_deref(), Some("linux-64"));
         let mac = Machine(Subdir::OsxArm64, &[]);
         assert_eq!(chosen("cuda", &mac).as_deref(), Some("osx-arm64"));
+    }
+
+    #[test]
+    fn a_promise_that_no_package_needs_does_not_keep_it_from_running() {
+        let manifest = manifest(
+            "[workspace]
+            platforms = ['linux-64']
+            [system-requirements]
+            cuda = '12'",
+        );
+        let platforms = Platforms::of(&manifest).unwrap();
+        let candidates = platforms.of_environment("default", &manifest.environments["default"]);
+        assert_eq!(best(&candidates, &PLAIN), None);
+        let by = |requirement: &str, host: &Machine| {
+            let spec = MatchSpec::from_str(requirement, ParseStrictness::Lenient).unwrap();
+            best_by_requirements(&candidates, host, |_| vec![spec.clone()]).is_some()
+        };
+        assert!(by("__glibc >=2.17", &PLAIN));
+        assert!(by("__archspec 1.* x86_64_v9", &PLAIN));
+        assert!(!by("__cuda", &PLAIN));
+        assert!(by("__cuda", &WITH_CUDA));
+        assert!(!by("__cuda >=13", &WITH_CUDA));
     }
 
     #[test]
