@@ -1,0 +1,3 @@
+//! How mounts come and go: signals, commands, dead servers, other users.
+
+mod support;
