@@ -38,10 +38,7 @@ pub(crate) fn make_corpus(size: Size, folder: &Path) -> miette::Result<Corpus> {
 
 /// Builds `pixi-mount` and gives its path.
 pub(crate) fn pixi_mount() -> miette::Result<PathBuf> {
-    cargo(
-        &repository(),
-        &["--package", "pixi_mount", "--bin", "pixi-mount"],
-    )?;
+    cargo(&repository(), &["--bin", "pixi-mount"])?;
     Ok(binaries().join("pixi-mount"))
 }
 
