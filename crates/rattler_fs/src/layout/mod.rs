@@ -10,6 +10,7 @@ mod package;
 
 use std::{
     borrow::Cow,
+    ffi::OsStr,
     fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -28,7 +29,7 @@ use crate::{
     tree::{NewBody, NewNode, NodeId, Owner, ROOT, Timestamp, Tree, TreeBuilder},
 };
 use fetch::CachedPackage;
-use package::{EntryBody, PackageContents, PackageEntry, PackageError, check_path};
+use package::{EntryBody, PackageContents, PackageEntry, PackageError, check_path, split};
 
 /// What a layout needs to know besides the packages.
 #[derive(Debug, Clone)]
@@ -223,7 +224,11 @@ pub(crate) fn path_in_environment<'p>(
     python: Option<&PythonInfo>,
 ) -> Cow<'p, Path> {
     match python {
-        Some(python) => python.get_python_noarch_target_path(path),
+        // Collected anew, since joining nothing leaves a slash at the end.
+        Some(python) => match python.get_python_noarch_target_path(path) {
+            Cow::Owned(path) => Cow::Owned(path.components().collect()),
+            path => path,
+        },
         None => Cow::Borrowed(path),
     }
 }
@@ -237,7 +242,28 @@ struct Merge {
     file_mode: u16,
 }
 
+/// Where the files of one of a package's directories go.
+struct TargetFolder {
+    /// The directory's path in the package.
+    stored_at: Vec<u8>,
+    /// The number that the tree has for it.
+    source: u32,
+    /// Where its files stand in the environment.
+    path: PathBuf,
+    state: FolderState,
+}
+
+/// What is known of a directory of the environment.
+#[derive(Clone, Copy)]
+enum FolderState {
+    There(NodeId),
+    Missing,
+    /// Something else stands in the way.
+    Blocked(Conflict),
+}
+
 /// What stands in the way of a new path.
+#[derive(Clone, Copy)]
 enum Conflict {
     /// A file or symlink of a package, or a directory that one needs.
     Package,
@@ -312,7 +338,7 @@ impl Merge {
             package: archive.clone(),
             reason,
         };
-        let name = record.package_record.name.as_normalized().to_owned();
+        let package_name = record.package_record.name.as_normalized().to_owned();
         let python = match (contents.noarch_python, &self.environment.python) {
             (false, _) => None,
             (true, Some(python)) => Some(python.clone()),
@@ -323,11 +349,12 @@ impl Merge {
             .unwrap_or(self.environment.created);
 
         let mut clobbered = Vec::new();
+        let mut folder: Option<TargetFolder> = None;
         for entry in contents.files {
-            let path = path_in_environment(&entry.path, python.as_ref()).into_owned();
-            check_path(&path).map_err(invalid)?;
             if let EntryBody::Directory = entry.body {
                 // An explicit directory fits wherever a directory is or can be.
+                let path = path_in_environment(&entry.path, python.as_ref());
+                check_path(&path).map_err(invalid)?;
                 let _ = self.directory(&path);
                 continue;
             }
@@ -340,14 +367,42 @@ impl Merge {
             {
                 self.check_room(&archive, &contents.folder, &entry, placeholder)?;
             }
-            let node = self.package_node(number, entry, patched_time);
-            match self.conflict(&path) {
-                None => self
-                    .place(&path, node)
-                    .map_err(|_| invalid("its paths contradict".into()))?,
+            // Files come grouped by directory, so most of the way is the same as for the file before.
+            let (parent, name) = split(&entry.path);
+            let name = name.to_vec();
+            if folder
+                .as_ref()
+                .is_none_or(|folder| folder.stored_at != parent)
+            {
+                let stored_at = parent.to_vec();
+                let path =
+                    path_in_environment(Path::new(OsStr::from_bytes(parent)), python.as_ref());
+                folder = Some(TargetFolder {
+                    state: self.folder_state(&path).map_err(invalid)?,
+                    source: self.builder.source(number, parent, false),
+                    path: path.into_owned(),
+                    stored_at,
+                });
+            }
+            let Some(folder) = &mut folder else {
+                continue;
+            };
+            let node = self.package_node(number, folder.source, entry, patched_time);
+            match self.conflict(folder.state, &name) {
+                None => {
+                    let id = match folder.state {
+                        FolderState::There(id) => id,
+                        _ => self
+                            .directory(&folder.path)
+                            .map_err(|_| invalid("its paths contradict".into()))?,
+                    };
+                    folder.state = FolderState::There(id);
+                    self.builder.add(id, &name, node);
+                }
                 Some(Conflict::Generated) => {}
                 Some(Conflict::Package) => {
-                    let kept = clobber_path(&name, &path);
+                    let path = folder.path.join(OsStr::from_bytes(&name));
+                    let kept = clobber_path(&package_name, &path);
                     self.place(&kept, node)
                         .map_err(|_| invalid(format!("it has files below {}", kept.display())))?;
                     clobbered.push(path.into_os_string().into_string().map_err(|path| {
@@ -370,10 +425,9 @@ impl Merge {
                 let size = script.len() as u64;
                 let body =
                     NewBody::Generated(GeneratedFile::EntryPoint(script.into_bytes().into()));
-                self.place_entry_point(number, &path, self.created(body, 0o775, Some(size)))
-                    .map_err(|()| {
-                        invalid(format!("its entry point {} is a directory", path.display()))
-                    })?;
+                let node = self.created(body, 0o775, Some(size));
+                self.place_entry_point(number, &path, node)
+                    .map_err(invalid)?;
             }
         }
 
@@ -387,29 +441,26 @@ impl Merge {
     }
 
     /// Entry points replace the package's own file, and give way to what came before.
-    fn place_entry_point(&mut self, number: u32, path: &Path, node: NewNode) -> Result<(), ()> {
-        let mut parent = ROOT;
-        let mut components = path
-            .components()
-            .map(|component| component.as_os_str().as_bytes())
-            .peekable();
-        while let Some(name) = components.next() {
-            match self.builder.child(parent, name) {
-                Some(id) if components.peek().is_none() => {
-                    if self.builder.is_directory(id) {
-                        return Err(());
-                    }
-                    if self.builder.package_of(id) == Some(number) {
-                        self.builder.replace(id, node);
-                    }
-                    return Ok(());
-                }
-                Some(id) if self.builder.is_directory(id) => parent = id,
-                Some(_) => return Ok(()),
-                None => break,
+    fn place_entry_point(&mut self, number: u32, path: &Path, node: NewNode) -> Result<(), String> {
+        let (parent, name) = split(path);
+        let state = self.folder_state(Path::new(OsStr::from_bytes(parent)))?;
+        let FolderState::There(parent) = state else {
+            if let FolderState::Missing = state {
+                let _ = self.place(path, node);
             }
+            return Ok(());
+        };
+        match self.builder.child(parent, name) {
+            None => drop(self.builder.add(parent, name, node)),
+            Some(id) if self.builder.is_directory(id) => {
+                return Err(format!("its entry point {} is a directory", path.display()));
+            }
+            Some(id) if self.builder.package_of(id) == Some(number) => {
+                self.builder.replace(id, node)
+            }
+            Some(_) => {}
         }
-        self.place(path, node).map_err(drop)
+        Ok(())
     }
 
     /// Refuses a prefix that is longer than a placeholder which a binary really holds.
@@ -450,21 +501,18 @@ impl Merge {
         }
     }
 
+    /// A node for a package's file, which is in the folder `source` under its own name unless it says otherwise.
     fn package_node(
         &mut self,
         number: u32,
+        source: u32,
         entry: PackageEntry,
         patched_time: Timestamp,
     ) -> NewNode {
         let owner = entry.owner.unwrap_or(self.environment.owner);
-        let source = |merge: &mut Self| match &entry.resolved {
-            Some(file) => merge.builder.source(number, file, true),
-            None => {
-                let parent = entry.path.parent().unwrap_or(Path::new(""));
-                merge
-                    .builder
-                    .source(number, parent.as_os_str().as_bytes(), false)
-            }
+        let source = match &entry.resolved {
+            Some(file) => self.builder.source(number, file, true),
+            None => source,
         };
         match entry.body {
             EntryBody::Directory => unreachable!("directories are placed on their own"),
@@ -477,9 +525,7 @@ impl Merge {
                 identity: 0,
             },
             EntryBody::Stored => NewNode {
-                body: NewBody::Stored {
-                    source: source(self),
-                },
+                body: NewBody::Stored { source },
                 mode: entry.mode,
                 mtime: entry.mtime,
                 owner,
@@ -494,7 +540,7 @@ impl Merge {
                 // Replacement in a binary keeps the length.
                 size: (mode == FileMode::Binary).then_some(entry.size),
                 body: NewBody::Patched {
-                    source: source(self),
+                    source,
                     file: PatchedFile {
                         mode,
                         placeholder,
@@ -523,24 +569,40 @@ impl Merge {
         }
     }
 
-    /// What keeps a file from standing at `path`.
-    fn conflict(&self, path: &Path) -> Option<Conflict> {
+    /// What is known of the directory at `path`, which is checked.
+    fn folder_state(&self, path: &Path) -> Result<FolderState, String> {
         let mut parent = ROOT;
-        let mut components = path.components().peekable();
-        while let Some(component) = components.next() {
-            let id = self
-                .builder
-                .child(parent, component.as_os_str().as_bytes())?;
-            if components.peek().is_none() || !self.builder.is_directory(id) {
-                return Some(if self.builder.is_generated(id) {
-                    Conflict::Generated
-                } else {
-                    Conflict::Package
-                });
-            }
-            parent = id;
+        if !path.as_os_str().is_empty() {
+            check_path(path)?;
         }
-        None
+        for component in path.components() {
+            match self.builder.child(parent, component.as_os_str().as_bytes()) {
+                Some(id) if self.builder.is_directory(id) => parent = id,
+                Some(id) => return Ok(FolderState::Blocked(self.conflict_with(id))),
+                None => return Ok(FolderState::Missing),
+            }
+        }
+        Ok(FolderState::There(parent))
+    }
+
+    /// What keeps a file from standing in a directory under `name`.
+    fn conflict(&self, folder: FolderState, name: &[u8]) -> Option<Conflict> {
+        match folder {
+            FolderState::There(id) => self
+                .builder
+                .child(id, name)
+                .map(|id| self.conflict_with(id)),
+            FolderState::Missing => None,
+            FolderState::Blocked(conflict) => Some(conflict),
+        }
+    }
+
+    fn conflict_with(&self, id: NodeId) -> Conflict {
+        if self.builder.is_generated(id) {
+            Conflict::Generated
+        } else {
+            Conflict::Package
+        }
     }
 
     /// Adds a node, and the directories above it.

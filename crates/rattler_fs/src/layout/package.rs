@@ -4,12 +4,13 @@
 //! directories that are opened through no symlink, gives all that the inode table needs.
 
 use std::{
+    cmp::Ordering,
     io,
     os::{
         fd::{AsFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -17,7 +18,6 @@ use rattler_conda_types::package::{
     AboutJson, EntryPoint, FileMode, IndexJson, LinkJson, NoArchLinks, PackageFile, PathType,
     PathsEntry, PrefixOffsets,
 };
-use rustc_hash::FxHashMap;
 use rustix::fs::FileType;
 
 use super::fetch::CachedPackage;
@@ -118,16 +118,19 @@ pub(crate) fn read(package: &mut CachedPackage) -> Result<PackageContents, Packa
         Vec::new()
     };
 
+    let mut entries = paths.paths;
+    if !entries.is_sorted_by(|a, b| in_order(&a.relative_path, &b.relative_path).is_le()) {
+        entries.sort_by(|a, b| in_order(&a.relative_path, &b.relative_path));
+    }
     let mut reader = EntryReader {
         folder: &folder,
-        directories: FxHashMap::default(),
+        directories: Vec::new(),
         placeholders: Vec::new(),
     };
-    let mut files = Vec::with_capacity(paths.paths.len());
-    for entry in paths.paths {
+    let mut files = Vec::with_capacity(entries.len());
+    for entry in entries {
         files.push(reader.read(entry)?);
     }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
     reject_contradictions(&mut files)?;
 
     Ok(PackageContents {
@@ -156,6 +159,31 @@ fn modification_time(folder: &PackageFolder) -> Option<Timestamp> {
     })
 }
 
+/// Order of paths by their components: what is below a directory follows it.
+fn in_order(a: &Path, b: &Path) -> Ordering {
+    // A slash sorts before all else that a path can hold.
+    let rank = |byte: &u8| if *byte == b'/' { 0 } else { *byte };
+    let (a, b) = (a.as_os_str().as_bytes(), b.as_os_str().as_bytes());
+    a.iter().map(rank).cmp(b.iter().map(rank))
+}
+
+/// A path's directory, empty for the root, and its name.
+pub(crate) fn split(path: &Path) -> (&[u8], &[u8]) {
+    let bytes = path.as_os_str().as_bytes();
+    match memchr::memrchr(b'/', bytes) {
+        Some(slash) => (&bytes[..slash], &bytes[slash + 1..]),
+        None => (&[], bytes),
+    }
+}
+
+/// Whether `path` is `directory` or below it.
+fn is_at_or_below(path: &[u8], directory: &[u8]) -> bool {
+    directory.is_empty()
+        || path
+            .strip_prefix(directory)
+            .is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
 /// Checks that a path stays where it belongs, and that the kernel can take it.
 pub(crate) fn check_path(path: &Path) -> Result<(), String> {
     let shown = path.display();
@@ -167,29 +195,24 @@ pub(crate) fn check_path(path: &Path) -> Result<(), String> {
         return Err(format!("the path {shown:?} contains a NUL character"));
     }
     if bytes.len() > PATH_MAX {
+        let len = bytes.len();
         return Err(format!(
-            "a path is {} bytes long, more than the {PATH_MAX} that the kernel takes",
-            bytes.len()
+            "a path is {len} bytes long, more than the {PATH_MAX} that the kernel takes"
         ));
     }
-    for component in path.components() {
+    if bytes[0] == b'/' {
+        return Err(format!("the path {shown} is absolute"));
+    }
+    for component in bytes.split(|&byte| byte == b'/') {
         match component {
-            Component::Normal(name) if name.len() <= NAME_MAX => {}
-            Component::Normal(name) => {
+            b".." => return Err(format!("the path {shown} leads upwards with `..`")),
+            b"" | b"." => return Err(format!("the path {shown} has an empty or `.` component")),
+            name if name.len() > NAME_MAX => {
+                let name = String::from_utf8_lossy(name);
                 return Err(format!("the name {name:?} is longer than {NAME_MAX} bytes"));
             }
-            Component::RootDir | Component::Prefix(_) => {
-                return Err(format!("the path {shown} is absolute"));
-            }
-            Component::ParentDir => {
-                return Err(format!("the path {shown} leads upwards with `..`"));
-            }
-            Component::CurDir => return Err(format!("the path {shown} has a `.` component")),
+            _ => {}
         }
-    }
-    // `components` forgives doubled and trailing slashes, and dots in the middle.
-    if path.components().collect::<PathBuf>().as_os_str() != path.as_os_str() {
-        return Err(format!("the path {shown} has an empty or `.` component"));
     }
     Ok(())
 }
@@ -207,22 +230,21 @@ fn reject_contradictions(files: &mut Vec<PackageEntry>) -> Result<(), PackageErr
     }
     files.dedup_by(|b, a| a.path == b.path);
     // Sorted by components, so what is below a path follows it directly.
-    let mut above: Vec<&PackageEntry> = Vec::new();
+    let mut above: Option<&PackageEntry> = None;
     for file in files.iter() {
-        while above
-            .last()
-            .is_some_and(|entry| !file.path.starts_with(&entry.path))
+        if let Some(entry) = above
+            && is_at_or_below(
+                file.path.as_os_str().as_bytes(),
+                entry.path.as_os_str().as_bytes(),
+            )
         {
-            above.pop();
-        }
-        if let Some(entry) = above.last() {
             let (below, above) = (file.path.display(), entry.path.display());
             return Err(PackageError::Invalid(format!(
                 "{below} is below {above}, which is no directory"
             )));
         }
         if !matches!(file.body, EntryBody::Directory) {
-            above.push(file);
+            above = Some(file);
         }
     }
     Ok(())
@@ -253,7 +275,8 @@ impl EntryBody {
 /// Looks at the files of one package.
 struct EntryReader<'f> {
     folder: &'f PackageFolder,
-    directories: FxHashMap<PathBuf, OwnedFd>,
+    /// Open directories, each below the one before it.
+    directories: Vec<(Vec<u8>, OwnedFd)>,
     placeholders: Vec<Arc<str>>,
 }
 
@@ -395,18 +418,24 @@ impl EntryReader<'_> {
 
     /// The directory that holds `path`, opened once, and the name in it.
     fn parent<'p>(&mut self, path: &'p Path) -> io::Result<(&OwnedFd, &'p [u8])> {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::InvalidInput.into());
-        };
-        if !self.directories.contains_key(parent) {
-            // Descriptors are scarce, and paths come grouped by directory.
-            if self.directories.len() >= 16 {
-                self.directories.clear();
-            }
-            let directory = self.folder.directory(parent.as_os_str().as_bytes())?;
-            self.directories.insert(parent.to_path_buf(), directory);
+        let (parent, name) = split(path);
+        while let Some((open, _)) = self.directories.last()
+            && !is_at_or_below(parent, open)
+        {
+            self.directories.pop();
         }
-        Ok((&self.directories[parent], name.as_bytes()))
+        if self
+            .directories
+            .last()
+            .is_none_or(|(open, _)| open != parent)
+        {
+            self.directories
+                .push((parent.to_vec(), self.folder.directory(parent)?));
+        }
+        match self.directories.last() {
+            Some((_, directory)) => Ok((directory, name)),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 
     fn placeholder(&mut self, placeholder: &str) -> Arc<str> {
