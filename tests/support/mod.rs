@@ -179,20 +179,22 @@ impl Mounted {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut mounted = Self {
+            child,
+            stderr,
+            greeting: String::new(),
+        };
         let mut said = String::new();
         loop {
             let mut line = String::new();
-            if stderr.read_line(&mut line).unwrap() == 0 {
-                let status = child.wait().unwrap();
+            if mounted.stderr.read_line(&mut line).unwrap() == 0 {
+                let status = mounted.child.wait().unwrap();
                 return Err(format!("{status}: {said}"));
             }
             if line.starts_with("Mounted ") {
-                return Ok(Self {
-                    child,
-                    stderr,
-                    greeting: line,
-                });
+                mounted.greeting = line;
+                return Ok(mounted);
             }
             said.push_str(&line);
         }
@@ -208,6 +210,13 @@ impl Mounted {
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// The next line that it says.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
     }
 
     /// Waits for the end; the exit code and what was said after the greeting.

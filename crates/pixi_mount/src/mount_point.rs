@@ -12,6 +12,7 @@ use fs_err as fs;
 use rattler_fs::fuse::mount_table::{self, MountEntry, ServerState};
 use rattler_fs::fuse::{Unmount, UnmountError};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 /// The file system type of our mounts.
 pub const FS_TYPE: &str = "fuse.pixi";
@@ -126,7 +127,7 @@ pub struct MountPoint {
     made: Vec<PathBuf>,
     moved_aside: bool,
     /// Keeps other processes from mounting at the same place at the same time.
-    _claim: File,
+    claim: Option<File>,
     released: bool,
 }
 
@@ -348,31 +349,26 @@ impl MountPoint {
             Finding::Nothing | Finding::EmptyFolder => aside(path).join("conda-meta").is_dir(),
         };
         let mut made = Vec::new();
-        let claim = make_folders(path, &mut made).and_then(|()| File::open(path));
+        let claim = match make_folders(path, &mut made).and_then(|()| File::open(path)) {
+            Ok(claim) => claim,
+            Err(error) => {
+                if finding == Finding::Installed {
+                    let _ = fs::rename(aside(path), path);
+                }
+                return Err(failed(error));
+            }
+        };
+        // Where locks do not work, there is the mount table.
+        if flock(&claim, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            return Err(MountPointError::Taken(path.to_path_buf()));
+        }
         let mut mount_point = Self {
             path: path.to_path_buf(),
             made,
             moved_aside,
-            _claim: match claim {
-                Ok(claim) => claim,
-                Err(error) => {
-                    // Nothing to release yet but what was made.
-                    if finding == Finding::Installed {
-                        let _ = fs::rename(aside(path), path);
-                    }
-                    return Err(failed(error));
-                }
-            },
+            claim: Some(claim),
             released: false,
         };
-        if let Err(error) = flock(
-            &mount_point._claim,
-            FlockOperation::NonBlockingLockExclusive,
-        ) && error == rustix::io::Errno::WOULDBLOCK
-        {
-            mount_point.released = true;
-            return Err(MountPointError::Taken(path.to_path_buf()));
-        }
         // Who had the lock before us may have mounted since we looked.
         if let Err(error) = clear_dead(path) {
             mount_point.released = true;
@@ -391,6 +387,11 @@ impl MountPoint {
     #[must_use]
     pub fn moved_aside(&self) -> Option<PathBuf> {
         self.moved_aside.then(|| aside(&self.path))
+    }
+
+    /// Something is mounted there: from now on the mount table keeps others away.
+    pub fn mounted(&mut self) {
+        self.claim = None;
     }
 
     /// Leaves the folder as it was found. What is mounted on it by then is left alone.

@@ -144,6 +144,10 @@ fn arguments() -> impl Iterator<Item = OsString> {
 }
 
 fn run(command: Command) -> ExitCode {
+    // Broken paths cannot be copied; terminals wrap by themselves.
+    let _ = miette::set_hook(Box::new(|_| {
+        Box::new(miette::MietteHandlerOpts::new().wrap_lines(false).build())
+    }));
     let result = match command {
         Command::Mount(args) => {
             args.verbosity.set_up_logging();

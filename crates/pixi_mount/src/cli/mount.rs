@@ -121,7 +121,7 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
             .prepare_folders()
             .map_err(|source| io("cannot make the workspace's `.pixi` folder", source))?;
     }
-    let mount_point = MountPoint::claim(&path, replace)?;
+    let mut mount_point = MountPoint::claim(&path, replace)?;
     let options = MountOptions {
         mount_point: path.clone(),
         source: format!("pixi:{}/{environment}", workspace.name),
@@ -129,6 +129,7 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
         allow_other: args.allow_other || rustix::process::geteuid().is_root(),
     };
     let session = Session::mount(Arc::new(fs), options)?;
+    mount_point.mounted();
     let say = |message: String| {
         if args.verbosity.says_what_happens() {
             eprintln!("{message}");
