@@ -12,7 +12,7 @@ use corpus::{
 };
 use miette::{IntoDiagnostic, bail};
 
-use crate::{mount, place};
+use crate::{interruption, mount, place};
 
 /// How many differences are printed.
 const SHOWN: usize = 100;
@@ -21,6 +21,7 @@ const SHOWN: usize = 100;
 pub(crate) fn corpus(size: Size) -> miette::Result<()> {
     let pixi_mount = place::pixi_mount()?;
     let corpus = place::make_corpus(size, &place::corpus_folder())?;
+    interruption::watch()?;
     let (paths, lines) = compare(&pixi_mount, &corpus.manifest(), &corpus.cache())?;
     for line in lines.iter().take(SHOWN) {
         println!("{line}");
@@ -35,8 +36,10 @@ pub(crate) fn corpus(size: Size) -> miette::Result<()> {
 /// Compares the environments that are made in code.
 pub(crate) fn made() -> miette::Result<()> {
     let pixi_mount = place::pixi_mount()?;
+    interruption::watch()?;
     let mut found = 0;
     for kind in kinds::all() {
+        interruption::check()?;
         let folder = tempfile::tempdir().into_diagnostic()?;
         let root = fs_err::canonicalize(folder.path()).into_diagnostic()?;
         let packages = kind

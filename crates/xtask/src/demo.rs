@@ -3,10 +3,6 @@
 use std::{
     path::Path,
     process::Command,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -18,21 +14,12 @@ use corpus::{
 };
 use miette::{Context, IntoDiagnostic, bail};
 
-use crate::{mount, place};
+use crate::{interruption, mount, place};
 
 /// Installs, mounts, runs a program in both, and cleans up whatever happens.
 pub(crate) fn run() -> miette::Result<()> {
     let pixi_mount = place::pixi_mount()?;
-
-    // Ctrl-C must not end this process before it has cleaned up.
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, interrupted.clone()).into_diagnostic()?;
-    }
-    let go_on = || match interrupted.load(Ordering::Relaxed) {
-        true => bail!("interrupted"),
-        false => Ok(()),
-    };
+    interruption::watch()?;
 
     let folder = tempfile::Builder::new()
         .prefix("pixi-mount-demo-")
@@ -52,7 +39,7 @@ pub(crate) fn run() -> miette::Result<()> {
     let workspace = workspace.environment("default", &packages, &Location::fictive());
     workspace.write().into_diagnostic()?;
     let prefix = workspace.prefix("default");
-    go_on()?;
+    interruption::check()?;
 
     println!("Installing them with rattler");
     let (manifest, package_cache) = (workspace.manifest(), cache.join("pkgs"));
@@ -65,7 +52,7 @@ pub(crate) fn run() -> miette::Result<()> {
     let installed_ready = Duration::from_secs_f64(mount::measure(None, &arguments)?);
     let (installed_said, installed_run) = run_program(&prefix)?;
     fs_err::remove_dir_all(&prefix).into_diagnostic()?;
-    go_on()?;
+    interruption::check()?;
 
     println!("Mounting them at the same place");
     let command = mount::pixi_mount(&pixi_mount, &workspace.manifest(), &prefix, &cache, &root);

@@ -7,6 +7,7 @@
 mod bench;
 mod compare;
 mod demo;
+mod interruption;
 mod mount;
 mod place;
 mod probe;

@@ -12,6 +12,8 @@ use std::{
 use miette::{Context, IntoDiagnostic, bail, miette};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::interruption;
+
 /// How long a mount may take to come and to go.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -42,6 +44,7 @@ impl Server {
         user: User,
         log: &Path,
     ) -> miette::Result<Self> {
+        interruption::check()?;
         fs_err::create_dir_all(mount_point).into_diagnostic()?;
         if let Some(id) = user {
             std::os::unix::fs::chown(mount_point, Some(id), Some(id)).into_diagnostic()?;
@@ -198,6 +201,7 @@ pub(crate) fn probe(user: User) -> Command {
 
 /// Runs a hidden task and gives the number of seconds that it prints.
 pub(crate) fn measure(user: User, arguments: &[&std::ffi::OsStr]) -> miette::Result<f64> {
+    interruption::check()?;
     let mut command = probe(user);
     let output = command
         .args(arguments)

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::{Args, ValueEnum};
 use miette::{IntoDiagnostic, bail};
 
-use crate::place;
+use crate::{interruption, place};
 use column::{Bench, Column};
 use report::Report;
 
@@ -110,6 +110,7 @@ pub(crate) fn run(options: &Options) -> miette::Result<()> {
 
     let corpus = place::make_corpus(size, &place::corpus_folder())?;
     let bench = Bench::new(corpus, &columns)?;
+    interruption::watch()?;
     let mut samples = Samples::new();
     let (cold, warm): (Vec<&str>, Vec<&str>) = rows
         .iter()
