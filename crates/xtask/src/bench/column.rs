@@ -3,6 +3,8 @@
 use std::{
     ffi::OsStr,
     fmt,
+    fs::Permissions,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -11,6 +13,7 @@ use std::{
 
 use corpus::{wheels::Corpus, workspace::FICTIVE_CHANNEL};
 use miette::{Context, IntoDiagnostic};
+use tempfile::TempDir;
 
 use super::{MEMORY_ROWS, ROWS};
 use crate::{
@@ -53,8 +56,8 @@ impl Column {
 /// What all columns share.
 pub(super) struct Bench {
     pub(super) corpus: Corpus,
-    /// Where the environments are: below the corpus, on the package cache's file system.
-    folder: PathBuf,
+    /// Where the environments are while they are measured: on the package cache's file system.
+    folder: TempDir,
     pixi_mount: PathBuf,
     rattler_vfs: PathBuf,
 }
@@ -62,11 +65,14 @@ pub(super) struct Bench {
 impl Bench {
     /// Builds what the columns need.
     pub(super) fn new(corpus: Corpus, columns: &[Column]) -> miette::Result<Self> {
-        let folder = corpus.manifest().with_file_name("bench");
-        if folder.exists() {
-            fs_err::remove_dir_all(&folder).into_diagnostic()?;
-        }
-        fs_err::create_dir_all(&folder).into_diagnostic()?;
+        let workspace = corpus.manifest();
+        let workspace = workspace.parent().expect("a manifest is in a folder");
+        let folder = tempfile::Builder::new()
+            .prefix("bench-")
+            .tempdir_in(workspace)
+            .into_diagnostic()?;
+        // What mounts as another user has to come through.
+        fs_err::set_permissions(folder.path(), Permissions::from_mode(0o755)).into_diagnostic()?;
         let mounted = columns
             .iter()
             .any(|column| matches!(column, Column::MountedRoot | Column::MountedUser));
@@ -106,7 +112,7 @@ impl Bench {
     }
 
     fn peer_lock_file(&self) -> PathBuf {
-        self.folder.join("peer.lock")
+        self.folder.path().join("peer.lock")
     }
 
     /// rattler_vfs takes no packages by path. It gets URLs; the packages are in the cache, by their hashes.
@@ -137,7 +143,7 @@ impl Bench {
         before()?;
 
         let mut values = Vec::new();
-        let root = self.folder.join(column.to_string());
+        let root = self.folder.path().join(column.to_string());
         let (server, ready) = match column {
             Column::Installed => (None, self.install(&root, wanted(ROWS[0]))?),
             _ => {
@@ -234,7 +240,7 @@ impl Bench {
             command.arg(self.corpus.package_cache()).arg(root);
             command
         } else {
-            let state = self.folder.join(format!("{column}.state"));
+            let state = self.folder.path().join(format!("{column}.state"));
             fs_err::create_dir_all(&state).into_diagnostic()?;
             if let Some(id) = column.user() {
                 std::os::unix::fs::chown(&state, Some(id), Some(id)).into_diagnostic()?;
@@ -249,16 +255,8 @@ impl Bench {
             command.env("HOME", &state);
             command
         };
-        let log = self.folder.join(format!("{column}.log"));
+        let log = self.folder.path().join(format!("{column}.log"));
         Server::start(command, root, "bin/python", column.user(), &log)
-    }
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        if let Err(error) = fs_err::remove_dir_all(&self.folder) {
-            eprintln!("{error}");
-        }
     }
 }
 
