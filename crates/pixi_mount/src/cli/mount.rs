@@ -25,6 +25,9 @@ pub(super) const LONG_ABOUT: &str = "Mount an environment instead of installing 
 Serves every file of the environment straight from the package cache, as if it were installed, until
 Ctrl+C or `pixi-umount`. Packages that are missing from the cache are fetched first.";
 
+/// Threads that see to downloads; extracting has its own.
+const FETCHING_THREADS: usize = 4;
+
 /// Arguments of `pixi-mount`.
 #[derive(Debug, Args)]
 pub struct MountArgs {
@@ -43,11 +46,11 @@ pub struct MountArgs {
     #[arg(long)]
     allow_other: bool,
 
-    /// Mount read-only
+    /// Mount read-only, which is the only way so far [env: PIXI_MOUNT_READ_ONLY]
     #[arg(long)]
     read_only: bool,
 
-    /// Mount writable
+    /// Mount writable, which is not there yet
     #[arg(long, conflicts_with = "read_only")]
     writable: bool,
 
@@ -105,6 +108,7 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
 
     let resolved = environment::resolve(&workspace, &environment)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(FETCHING_THREADS)
         .enable_all()
         .build()
         .map_err(|source| io("cannot start the threads for fetching packages", source))?;
@@ -235,10 +239,21 @@ fn serve(session: Session, mut signals: Signals, path: &Path) -> Result<(), Comm
             }
         }),
     )?;
+    give_memory_back();
     match receiver.recv() {
         Ok(End::Unmounted(result)) => Ok(result?),
         // Programs that still use it get errors once this process ends, which is now.
         Ok(End::Detached) | Err(_) => Ok(()),
+    }
+}
+
+/// Bringing an environment together takes twice the memory that serving it does, and the allocator
+/// keeps what it once had.
+fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes no pointers, and locks what it looks at.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

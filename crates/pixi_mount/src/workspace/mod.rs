@@ -178,14 +178,25 @@ impl Workspace {
             .then(|| self.surroundings.text("PIXI_ENVIRONMENT_NAME"))
             .flatten();
         let name = named.or(active).unwrap_or(DEFAULT_ENVIRONMENT);
-        if self.manifest.environments.contains_key(name) {
+        let mut available = self.environment_names();
+        if available.any(|known| known == name) {
             return Ok(name.to_string());
         }
         Err(WorkspaceError::UnknownEnvironment {
             workspace: self.name.clone(),
             environment: name.to_string(),
-            available: self.manifest.environments.keys().cloned().collect(),
+            available: self.environment_names().map(ToString::to_string).collect(),
         })
+    }
+
+    /// The environments, without those whose names pixi does not allow: they become names of folders.
+    pub fn environment_names(&self) -> impl Iterator<Item = &str> {
+        let is_allowed = |name: &&str| {
+            let mut bytes = name.bytes();
+            bytes.all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+        };
+        let names = self.manifest.environments.keys().map(String::as_str);
+        names.filter(is_allowed)
     }
 
     /// The lock file, which need not exist.
@@ -399,7 +410,7 @@ mod tests {
         let folder = Folder::new();
         folder.write(
             "pixi.toml",
-            "[workspace]\n[feature.t]\n[environments]\ntest = ['t']",
+            "[workspace]\n[feature.t]\n[environments]\ntest = ['t']\n'../up' = ['t']",
         );
         let mut workspace = folder.find("").unwrap();
         assert_eq!(workspace.environment_name(None).unwrap(), "default");
@@ -420,6 +431,7 @@ mod tests {
         workspace.surroundings = surroundings(&elsewhere);
         assert_eq!(workspace.environment_name(None).unwrap(), "default");
 
+        assert!(workspace.environment_name(Some("../up")).is_err());
         let error = workspace.environment_name(Some("prod")).unwrap_err();
         assert!(matches!(
             &error,
