@@ -114,11 +114,7 @@ fn what_is_missing_is_fetched_and_the_order_is_kept() {
     fs::remove_dir_all(place.folder.path().join("channel")).unwrap();
     let before = fs::metadata(place.cache()).unwrap().modified().unwrap();
     let again = place.runtime.block_on(fetcher.fetch_all(&records)).unwrap();
-    assert!(
-        again
-            .iter()
-            .all(|package| package.index_json.is_some() && package.paths_json.is_some())
-    );
+    assert_eq!(again.iter().map(text).collect::<Vec<_>>(), ["c", "a", "b"]);
     assert_eq!(
         fs::metadata(place.cache()).unwrap().modified().unwrap(),
         before
