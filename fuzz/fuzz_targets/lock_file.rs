@@ -27,8 +27,6 @@ fuzz_target!(|data: &[u8]| {
             let packages = selected.packages.into_iter().map(|package| CachedPackage {
                 record: package.record,
                 dir: FOLDER.path().join("no such package"),
-                index_json: None,
-                paths_json: None,
             });
             let options = LayoutOptions {
                 prefix: PathBuf::from("/a/prefix"),

@@ -33,8 +33,6 @@ fuzz_target!(|data: &[u8]| {
     let package = CachedPackage {
         record: RECORD.clone(),
         dir: PACKAGE.path().to_owned(),
-        index_json: None,
-        paths_json: None,
     };
     let options = LayoutOptions {
         prefix: PathBuf::from("/a/prefix"),

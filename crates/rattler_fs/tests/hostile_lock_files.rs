@@ -51,8 +51,6 @@ fn lay_out(bytes: &[u8]) -> usize {
             let packages = selected.packages.into_iter().map(|package| CachedPackage {
                 record: package.record,
                 dir: folder.path().join("no such package"),
-                index_json: None,
-                paths_json: None,
             });
             let _ = layout::build(packages.collect(), &options());
             reached += 1;

@@ -10,7 +10,8 @@ use rattler_cache::package_cache::{
 };
 use rattler_cache::validation::{ValidationMode, validate_package_directory_from_paths};
 use rattler_conda_types::RepoDataRecord;
-use rattler_conda_types::package::{DistArchiveType, IndexJson, PathType, PathsJson};
+use rattler_conda_types::package::{DistArchiveType, PathType, PathsJson};
+use rattler_conda_types::utils::ensure_safe_path_component;
 use rattler_digest::Sha256Hash;
 use rattler_networking::LazyClient;
 use rattler_networking::retry_policies::default_retry_policy;
@@ -27,11 +28,6 @@ pub struct CachedPackage {
     pub record: RepoDataRecord,
     /// The folder that the package is extracted to.
     pub dir: PathBuf,
-    /// The package's `info/index.json`, if it was read on the way.
-    pub index_json: Option<IndexJson>,
-    /// The package's `info/paths.json`, or what stands for it in old packages, if it was read on
-    /// the way.
-    pub paths_json: Option<PathsJson>,
 }
 
 /// Is told of the packages that have to be fetched.
@@ -241,8 +237,9 @@ impl PackageFetcher {
         let cache = PackageCache::new(&self.cache_dir);
         // A cache entry does not know the md5 of its archive.
         if hashes.sha256.is_some()
-            && let Some(package) = lookup(&cache, record).await
-            && let Some(package) = verified(package).await
+            && let Some(metadata) = validated_entry(&cache, record).await
+            && let Some(paths) = metadata.paths_json().cloned()
+            && let Some(package) = verified(cached(record, &metadata), paths).await
         {
             return Ok(package);
         }
@@ -267,12 +264,47 @@ impl PackageFetcher {
     }
 }
 
-/// The entry of `record`, if the cache has one with the right hash and readable metadata.
+/// The entry of `record`, if the cache has one. By its recorded hash where that is possible: the layout
+/// reads the package's metadata anyway, and says when it is damaged.
 async fn lookup(cache: &PackageCache, record: &RepoDataRecord) -> Option<CachedPackage> {
+    for layer in cache.layers() {
+        if let Some(dir) = recorded_entry(layer.path(), record) {
+            return Some(CachedPackage {
+                record: record.clone(),
+                dir,
+            });
+        }
+    }
+    validated_entry(cache, record)
+        .await
+        .map(|metadata| cached(record, &metadata))
+}
+
+/// The folder of the conda package in a layer of the cache, if the cache recorded the record's hash for
+/// it: beside the folder, after a revision of eight bytes (see `rattler_cache`'s `cache_lock`).
+fn recorded_entry(layer: &Path, record: &RepoDataRecord) -> Option<PathBuf> {
+    const REVISION: usize = 8;
+    let package = &record.package_record;
+    let sha256 = package.sha256.filter(|_| !is_wheel(record))?;
+    let name = format!(
+        "{}-{}-{}",
+        package.name.as_normalized(),
+        package.version,
+        package.build
+    );
+    ensure_safe_path_component(&name).ok()?;
+    let recorded = std::fs::read(layer.join(format!("{name}.lock"))).ok()?;
+    let same = recorded.get(REVISION..REVISION + sha256.len())? == sha256.as_slice();
+    let dir = layer.join(name);
+    (same && dir.is_dir()).then_some(dir)
+}
+
+/// The entry of `record`, if the cache has one with the right hash and readable metadata.
+async fn validated_entry(cache: &PackageCache, record: &RepoDataRecord) -> Option<CacheMetadata> {
     let key = cache_key(record);
     for layer in cache.layers() {
         if let Ok(metadata) = layer.try_validate(&key).await {
-            return Some(cached(record, &metadata));
+            return Some(metadata);
         }
     }
     None
@@ -282,15 +314,12 @@ fn cached(record: &RepoDataRecord, metadata: &CacheMetadata) -> CachedPackage {
     CachedPackage {
         record: record.clone(),
         dir: metadata.path().to_path_buf(),
-        index_json: metadata.index_json().cloned(),
-        paths_json: metadata.paths_json().cloned(),
     }
 }
 
 /// Gives the package back if all its files have the sizes and hashes of its `paths.json`.
-async fn verified(package: CachedPackage) -> Option<CachedPackage> {
+async fn verified(package: CachedPackage, paths: PathsJson) -> Option<CachedPackage> {
     let verified = tokio::task::spawn_blocking(move || {
-        let paths = package.paths_json.as_ref()?;
         let problem = (paths.paths.iter())
             .find(|entry| {
                 entry.path_type == PathType::HardLink
@@ -299,7 +328,7 @@ async fn verified(package: CachedPackage) -> Option<CachedPackage> {
             .map(|entry| entry.relative_path.display().to_string())
             .or_else(|| {
                 let full = ValidationMode::Full;
-                validate_package_directory_from_paths(&package.dir, paths, full)
+                validate_package_directory_from_paths(&package.dir, &paths, full)
                     .err()
                     .map(|(path, error)| format!("{}: {error}", path.display()))
             });

@@ -7,6 +7,7 @@
 pub mod fetch;
 pub mod lock_file;
 mod package;
+mod paths;
 
 use std::{
     borrow::Cow,
@@ -109,10 +110,7 @@ pub enum LayoutError {
 ///
 /// # Errors
 /// See [`LayoutError`].
-pub fn build(
-    mut packages: Vec<CachedPackage>,
-    options: &LayoutOptions,
-) -> Result<Tree, LayoutError> {
+pub fn build(packages: Vec<CachedPackage>, options: &LayoutOptions) -> Result<Tree, LayoutError> {
     let prefix = options
         .prefix
         .to_str()
@@ -137,7 +135,7 @@ pub fn build(
         created: now(),
     };
 
-    let contents = read_packages(&mut packages)?;
+    let contents = read_packages(&packages)?;
     let mut merge = Merge::new(environment);
     let mut merged: Vec<Option<Package>> = Vec::new();
     merged.resize_with(packages.len(), || None);
@@ -188,8 +186,8 @@ fn priority_order(packages: &[CachedPackage]) -> Result<Vec<usize>, LayoutError>
 }
 
 /// Looks at all packages, in parallel.
-fn read_packages(packages: &mut [CachedPackage]) -> Result<Vec<PackageContents>, LayoutError> {
-    let results: Vec<_> = packages.par_iter_mut().map(package::read).collect();
+fn read_packages(packages: &[CachedPackage]) -> Result<Vec<PackageContents>, LayoutError> {
+    let results: Vec<_> = packages.par_iter().map(package::read).collect();
     let mut contents = Vec::with_capacity(results.len());
     let mut damaged = Vec::new();
     for (index, result) in results.into_iter().enumerate() {

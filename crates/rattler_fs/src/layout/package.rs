@@ -16,11 +16,14 @@ use std::{
 
 use rattler_conda_types::package::{
     AboutJson, EntryPoint, FileMode, IndexJson, LinkJson, NoArchLinks, PackageFile, PathType,
-    PathsEntry, PrefixOffsets,
+    PrefixOffsets,
 };
 use rustix::fs::FileType;
 
-use super::fetch::CachedPackage;
+use super::{
+    fetch::CachedPackage,
+    paths::{self, ListedPath},
+};
 use crate::{
     content::{FileStatus, PackageFolder},
     tree::{Owner, Timestamp},
@@ -85,23 +88,15 @@ pub(crate) enum EntryBody {
 }
 
 /// Reads a package.
-pub(crate) fn read(package: &mut CachedPackage) -> Result<PackageContents, PackageError> {
+pub(crate) fn read(package: &CachedPackage) -> Result<PackageContents, PackageError> {
     let folder =
         PackageFolder::open(&package.dir).map_err(damaged("its folder cannot be opened"))?;
 
-    let index = match package.index_json.take() {
-        Some(index) => index,
-        None => folder
-            .metadata::<IndexJson>()
-            .map_err(damaged("info/index.json"))?
-            .ok_or_else(|| PackageError::Damaged("info/index.json is missing".into()))?,
-    };
-    let paths = match package.paths_json.take() {
-        Some(paths) => paths,
-        None => folder
-            .paths_json()
-            .map_err(damaged("the list of its files"))?,
-    };
+    let index = folder
+        .metadata::<IndexJson>()
+        .map_err(damaged("info/index.json"))?
+        .ok_or_else(|| PackageError::Damaged("info/index.json is missing".into()))?;
+    let mut entries = paths::read(&folder).map_err(damaged("the list of its files"))?;
     let noarch_python = index.noarch.is_python();
     let entry_points = if noarch_python {
         match folder
@@ -118,9 +113,8 @@ pub(crate) fn read(package: &mut CachedPackage) -> Result<PackageContents, Packa
         Vec::new()
     };
 
-    let mut entries = paths.paths;
-    if !entries.is_sorted_by(|a, b| in_order(&a.relative_path, &b.relative_path).is_le()) {
-        entries.sort_by(|a, b| in_order(&a.relative_path, &b.relative_path));
+    if !entries.is_sorted_by(|a, b| in_order(&a.path, &b.path).is_le()) {
+        entries.sort_by(|a, b| in_order(&a.path, &b.path));
     }
     let mut reader = EntryReader {
         folder: &folder,
@@ -281,9 +275,9 @@ struct EntryReader<'f> {
 }
 
 impl EntryReader<'_> {
-    fn read(&mut self, entry: PathsEntry) -> Result<PackageEntry, PackageError> {
-        check_path(&entry.relative_path).map_err(PackageError::Invalid)?;
-        let path = entry.relative_path;
+    fn read(&mut self, entry: ListedPath) -> Result<PackageEntry, PackageError> {
+        check_path(&entry.path).map_err(PackageError::Invalid)?;
+        let path = entry.path;
         let shown = path.display();
         let mut status = match self.status(&path) {
             Ok(status) => status,
@@ -302,7 +296,7 @@ impl EntryReader<'_> {
             )));
         }
         let mut resolved = None;
-        let body = match (entry.path_type, status.kind, entry.prefix_placeholder) {
+        let body = match (entry.path_type, status.kind, entry.placeholder) {
             // A symlink that must not be linked is installed as a copy of what it leads to.
             (PathType::SoftLink | PathType::HardLink, FileType::Symlink, None) if entry.no_link => {
                 let file = self.resolve(&path)?;

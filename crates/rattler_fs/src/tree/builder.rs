@@ -120,26 +120,21 @@ impl TreeBuilder {
             !name.is_empty() && name.len() <= NAME_MAX,
             "a name is a path component"
         );
-        assert!(
-            self.child(parent, name).is_none(),
-            "names are unique in a directory"
-        );
-        let id = self.push(parent, name, node);
+        let id = to_u32(self.drafts.len());
         let (drafts, names) = (&self.drafts, &self.names);
-        let rehash = |&id: &NodeId| {
-            let draft = &drafts[id as usize];
+        let is_named = |&other: &NodeId| {
+            let draft = &drafts[other as usize];
+            draft.parent == parent && name_of(names, draft) == name
+        };
+        let rehash = |&other: &NodeId| {
+            let draft = &drafts[other as usize];
             hash_entry(draft.parent, name_of(names, draft))
         };
-        match self
-            .index
-            .entry(hash_entry(parent, name), |&other| other == id, rehash)
-        {
-            Entry::Vacant(slot) => {
-                slot.insert(id);
-            }
-            Entry::Occupied(_) => unreachable!("the node is new"),
+        match self.index.entry(hash_entry(parent, name), is_named, rehash) {
+            Entry::Vacant(slot) => drop(slot.insert(id)),
+            Entry::Occupied(_) => panic!("names are unique in a directory"),
         }
-        id
+        self.push(parent, name, node)
     }
 
     /// Puts other contents in the place of a node that is no directory.
@@ -182,20 +177,28 @@ impl TreeBuilder {
             ..
         } = self;
 
-        // Children of each directory, sorted by name.
-        let mut order: Vec<NodeId> = (1..to_u32(drafts.len())).collect();
-        order.sort_unstable_by(|&a, &b| {
-            let (a, b) = (&drafts[a as usize], &drafts[b as usize]);
-            a.parent
-                .cmp(&b.parent)
-                .then_with(|| name_of(&names, a).cmp(name_of(&names, b)))
-        });
+        // Children of each directory side by side, then sorted by name.
         let mut ranges = vec![0..0; drafts.len()];
+        for draft in &drafts[1..] {
+            ranges[draft.parent as usize].end += 1;
+        }
         let mut start = 0;
-        for chunk in order.chunk_by(|&a, &b| drafts[a as usize].parent == drafts[b as usize].parent)
-        {
-            ranges[drafts[chunk[0] as usize].parent as usize] = start..start + chunk.len();
-            start += chunk.len();
+        for range in &mut ranges {
+            let len = range.end;
+            *range = start..start;
+            start += len;
+        }
+        let mut order: Vec<NodeId> = vec![ROOT; start];
+        for (id, draft) in (1..).zip(&drafts[1..]) {
+            let range = &mut ranges[draft.parent as usize];
+            order[range.end] = id;
+            range.end += 1;
+        }
+        for range in ranges.iter().filter(|range| range.len() > 1) {
+            order[range.clone()].sort_unstable_by(|&a, &b| {
+                let name = |id: NodeId| name_of(&names, &drafts[id as usize]);
+                name(a).cmp(name(b))
+            });
         }
 
         // Breadth first, so that the children of a directory are neighbours.

@@ -56,8 +56,6 @@ pub fn package(
     CachedPackage {
         record: record(name),
         dir,
-        index_json: None,
-        paths_json: None,
     }
 }
 
