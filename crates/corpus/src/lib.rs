@@ -4,7 +4,7 @@
 //!   makes large ones out of wheels and a Python interpreter;
 //! - [`channel`] and [`workspace`] put packages where programs look for them: a channel, a pixi workspace with its lock
 //!   file, the package cache;
-//! - [`reference`] installs a locked environment as pixi does, and [`compare`] finds what differs between such an
+//! - [`mod@reference`] installs a locked environment as pixi does, and [`compare`] finds what differs between such an
 //!   installation and a mount.
 
 pub mod channel;

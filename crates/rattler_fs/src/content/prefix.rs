@@ -317,7 +317,7 @@ impl<'p> BinaryEdits<'p> {
             .iter()
             .map(|encoding| encoding.encode(self.placeholder))
             .collect();
-        let finders: Vec<_> = encoded.iter().map(|needle| Finder::new(needle)).collect();
+        let finders: Vec<_> = encoded.iter().map(Finder::new).collect();
         let overlap = encoded.iter().map(Vec::len).max().unwrap_or(1) - 1;
         let mut places = Vec::new();
         let mut buffer = vec![0; CHUNK + overlap];

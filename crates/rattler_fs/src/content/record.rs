@@ -125,12 +125,13 @@ impl EnvironmentFs {
                 hash = Some(self.patched_hash(id)?);
                 size = Some(self.size(id)?);
             }
-        } else if entry.path_type == PathType::HardLink && entry.sha256.is_none() {
-            if let Some(id) = node {
-                let mut sink = Sha256Sink::default();
-                self.read_all(id, &mut sink)?;
-                hash = Some(sink.finish());
-            }
+        } else if entry.path_type == PathType::HardLink
+            && entry.sha256.is_none()
+            && let Some(id) = node
+        {
+            let mut sink = Sha256Sink::default();
+            self.read_all(id, &mut sink)?;
+            hash = Some(sink.finish());
         }
         if size.is_none() {
             size = Some(match node {
