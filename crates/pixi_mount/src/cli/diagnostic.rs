@@ -162,6 +162,10 @@ fn environment_help(error: &EnvironmentError) -> Option<String> {
                 "it was fetched again and is still damaged: the package itself may be broken"
                     .to_string()
             }
+            LayoutError::System { .. } => {
+                "each package takes an open file; `ulimit -n` says how many there may be"
+                    .to_string()
+            }
             _ => return None,
         },
         EnvironmentError::NoCache => "PIXI_CACHE_DIR names a folder for caches".to_string(),

@@ -8,6 +8,7 @@ use std::thread;
 use clap::{Args, ValueEnum};
 use pixi_config::{Surroundings, parse_bool};
 use rattler_fs::fuse::{MountOptions, Session, SessionError, Unmount, UnmountError, Unmounter};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -107,6 +108,7 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
     mount_point::check(&path, replace)?;
 
     let resolved = environment::resolve(&workspace, &environment)?;
+    raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(FETCHING_THREADS)
         .enable_all()
@@ -156,6 +158,19 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
     served?;
     say(format!("Unmounted {}", path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Allows as many open files as the system lets us: each package takes one, and the usual soft limit of
+/// 1,024 is for programs that use `select`.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::debug!("the limit of open files stays as it is: {error}");
+    }
 }
 
 fn check_options(args: &MountArgs, surroundings: &Surroundings) -> Result<(), CommandError> {

@@ -70,6 +70,15 @@ pub enum LayoutError {
         reason: String,
     },
 
+    /// The system ran out of something, descriptors most likely: each package takes one.
+    #[error("the package {package} cannot be read")]
+    System {
+        /// Name of the package's archive.
+        package: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+
     /// A `noarch: python` package in an environment without Python.
     #[error("the package {package} is `noarch: python`, but the environment has no python")]
     MissingPython {
@@ -199,6 +208,12 @@ fn read_packages(packages: &[CachedPackage]) -> Result<Vec<PackageContents>, Lay
                     index,
                     package: package(),
                     reason,
+                });
+            }
+            Err(PackageError::System(source)) => {
+                return Err(LayoutError::System {
+                    package: package(),
+                    source,
                 });
             }
             Err(PackageError::Invalid(reason)) => {

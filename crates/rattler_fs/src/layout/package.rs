@@ -18,7 +18,7 @@ use rattler_conda_types::package::{
     AboutJson, EntryPoint, FileMode, IndexJson, LinkJson, NoArchLinks, PackageFile, PathType,
     PrefixOffsets,
 };
-use rustix::fs::FileType;
+use rustix::{fs::FileType, io::Errno};
 
 use super::{
     fetch::CachedPackage,
@@ -44,6 +44,9 @@ pub(crate) enum PackageError {
     /// The package itself is at fault.
     #[error("{0}")]
     Invalid(String),
+    /// The system is at fault, not the package.
+    #[error(transparent)]
+    System(io::Error),
 }
 
 /// A package as its folder has it.
@@ -137,9 +140,12 @@ pub(crate) fn read(package: &CachedPackage) -> Result<PackageContents, PackageEr
     })
 }
 
-/// For `map_err`: the cached copy is at fault.
+/// For `map_err`: the cached copy is at fault, unless it is the system that has run out of something.
 fn damaged(what: &str) -> impl Fn(io::Error) -> PackageError + '_ {
-    move |error| PackageError::Damaged(format!("{what}: {error}"))
+    move |error| match Errno::from_io_error(&error) {
+        Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => PackageError::System(error),
+        _ => PackageError::Damaged(format!("{what}: {error}")),
+    }
 }
 
 /// One second after `info/about.json`, which is written after all packaged files are; `None` where there is none.
@@ -284,7 +290,7 @@ impl EntryReader<'_> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(PackageError::Damaged(format!("{shown} is missing")));
             }
-            Err(error) => return Err(PackageError::Damaged(format!("{shown}: {error}"))),
+            Err(error) => return Err(damaged(&shown.to_string())(error)),
         };
         if let Some(size) = entry.size_in_bytes
             && status.kind == FileType::RegularFile
