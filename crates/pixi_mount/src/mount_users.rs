@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fs_err as fs;
+use rattler_fs::fuse::UnmountError;
 
 /// A process that uses a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +50,37 @@ pub fn users_of(mount_point: &Path) -> Vec<MountUser> {
     users.into_values().collect()
 }
 
+/// How long a mount may be busy without anybody to be seen who uses it.
+const BUSY_MOMENT: Duration = Duration::from_secs(2);
+
+/// How long a mount may be busy with somebody who uses it.
+const SHORT_MOMENT: Duration = Duration::from_millis(300);
+
+/// Tries to unmount with `attempt`, and again while the mount is busy for a moment only.
+///
+/// A process that starts another shares its open files with it for that long, and one that ends gives
+/// its files back after it is gone.
+///
+/// # Errors
+///
+/// What the last attempt gave.
+pub fn unmount_when_free(
+    mount_point: &Path,
+    attempt: impl Fn() -> Result<(), UnmountError>,
+) -> Result<(), UnmountError> {
+    let start = Instant::now();
+    loop {
+        let result = attempt();
+        let waited = start.elapsed();
+        let goes_on = matches!(result, Err(UnmountError::Busy))
+            && (waited < SHORT_MOMENT || waited < BUSY_MOMENT && users_of(mount_point).is_empty());
+        if !goes_on {
+            return result;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn uses(process: &Path, mount_point: &Path) -> bool {
     let is_below = |link: &Path| fs::read_link(link).is_ok_and(|to| to.starts_with(mount_point));
     ["cwd", "root", "exe"]
@@ -72,9 +106,35 @@ fn maps(process: &Path, mount_point: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn what_is_busy_for_a_moment_is_waited_for() {
+        let attempts = Cell::new(0);
+        let attempt = |free_after: u32| {
+            attempts.set(attempts.get() + 1);
+            if attempts.get() > free_after {
+                Ok(())
+            } else {
+                Err(UnmountError::Busy)
+            }
+        };
+        let nobody = Path::new("/nobody/is/here");
+        assert!(unmount_when_free(nobody, || attempt(3)).is_ok());
+        assert_eq!(attempts.get(), 4);
+        let result = unmount_when_free(nobody, || attempt(u32::MAX));
+        assert!(matches!(result, Err(UnmountError::Busy)));
+        attempts.set(0);
+        let result = unmount_when_free(nobody, || {
+            attempts.set(attempts.get() + 1);
+            Err(UnmountError::NotMounted)
+        });
+        assert!(matches!(result, Err(UnmountError::NotMounted)));
+        assert_eq!(attempts.get(), 1);
+    }
 
     #[test]
     fn a_process_is_found_by_its_folder_and_by_its_files() {

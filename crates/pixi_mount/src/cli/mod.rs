@@ -143,6 +143,12 @@ fn arguments() -> impl Iterator<Item = OsString> {
     std::env::args_os()
 }
 
+/// Writes a line to standard error. Where nobody reads that any more, nothing happens: a server must not
+/// end because of it, as it would with `eprintln!`.
+fn say(message: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
 fn run(command: Command) -> ExitCode {
     // Broken paths cannot be copied; terminals wrap by themselves.
     let _ = miette::set_hook(Box::new(|_| {
@@ -162,7 +168,7 @@ fn run(command: Command) -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             let report = miette::Report::new(error);
-            eprintln!("{report:?}");
+            say(format_args!("{report:?}"));
             ExitCode::from(FAILURE)
         }
     }

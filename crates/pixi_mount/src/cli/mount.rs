@@ -13,10 +13,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::diagnostic::CommandError;
-use super::{EnvironmentArgs, Verbosity, list};
+use super::{EnvironmentArgs, Verbosity, list, say};
 use crate::environment;
 use crate::mount_point::{self, MountPoint, Replace};
-use crate::mount_users::users_of;
+use crate::mount_users::{unmount_when_free, users_of};
 use crate::workspace::Workspace;
 
 pub(super) const ABOUT: &str = "Mount an environment instead of installing it";
@@ -136,18 +136,18 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
     };
     let session = Session::mount(Arc::new(fs), options)?;
     mount_point.mounted();
-    let say = |message: String| {
+    let report = |message: String| {
         if args.verbosity.says_what_happens() {
-            eprintln!("{message}");
+            say(message);
         }
     };
     if let Some(aside) = mount_point.moved_aside() {
-        say(format!(
+        report(format!(
             "The installed environment is at {} while the mount is there.",
             aside.display()
         ));
     }
-    say(format!(
+    report(format!(
         "Mounted {} ({packages} packages, {files} files, fuse, read-only). \
          Press Ctrl+C to unmount.",
         path.display()
@@ -156,7 +156,7 @@ pub(super) fn run(args: &MountArgs) -> Result<ExitCode, CommandError> {
     let served = serve(session, signals, &path);
     mount_point.release();
     served?;
-    say(format!("Unmounted {}", path.display()));
+    report(format!("Unmounted {}", path.display()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -274,18 +274,18 @@ fn give_memory_back() {
 
 /// Unmounts as `signal` asks for; says whether that was by force.
 fn unmount(unmounter: &Unmounter, signal: i32, asked: &mut bool, path: &Path) -> bool {
-    match unmounter.unmount(Unmount::Plain) {
+    match unmount_when_free(path, || unmounter.unmount(Unmount::Plain)) {
         Err(UnmountError::Busy) if signal == SIGINT && !*asked => {
             *asked = true;
-            eprintln!("{}", in_use(path));
-            eprintln!("Press Ctrl+C again to unmount it anyway.");
+            say(in_use(path));
+            say("Press Ctrl+C again to unmount it anyway.");
             return false;
         }
         Err(UnmountError::Busy) => {}
         // The session notices by itself.
         Ok(()) | Err(UnmountError::NotMounted) => return false,
         Err(error) => {
-            eprintln!("cannot unmount {}: {error}", path.display());
+            say(format_args!("cannot unmount {}: {error}", path.display()));
             return false;
         }
     }
@@ -293,7 +293,7 @@ fn unmount(unmounter: &Unmounter, signal: i32, asked: &mut bool, path: &Path) ->
         Ok(()) => true,
         Err(UnmountError::NotMounted) => false,
         Err(error) => {
-            eprintln!("cannot unmount {}: {error}", path.display());
+            say(format_args!("cannot unmount {}: {error}", path.display()));
             false
         }
     }

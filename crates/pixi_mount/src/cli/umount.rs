@@ -11,8 +11,9 @@ use rattler_fs::fuse::{Unmount, UnmountError};
 use super::diagnostic::CommandError;
 use super::list::own_mounts;
 use super::mount::{in_use, io, place};
-use super::{EnvironmentArgs, FAILURE, IN_USE, Verbosity};
+use super::{EnvironmentArgs, FAILURE, IN_USE, Verbosity, say};
 use crate::mount_point::{self, FS_TYPE, PATIENCE};
+use crate::mount_users::unmount_when_free;
 use crate::workspace::Workspace;
 
 pub(super) const ABOUT: &str = "Unmount an environment";
@@ -68,7 +69,7 @@ pub(super) fn run(args: &UmountArgs) -> Result<ExitCode, CommandError> {
             Ok(true) | Err(CommandError::NotMounted(_)) => {}
             Ok(false) => code = exit_code(false),
             Err(error) => {
-                eprintln!("{:?}", miette::Report::new(error));
+                say(format_args!("{:?}", miette::Report::new(error)));
                 code = ExitCode::from(FAILURE);
             }
         }
@@ -99,14 +100,23 @@ fn unmount(path: &Path, args: &UmountArgs) -> Result<bool, CommandError> {
         });
     }
 
-    let is_dead = mount_table::server_state(path, PATIENCE) == ServerState::Dead;
+    let state = mount_table::server_state(path, PATIENCE);
+    let is_dead = state == ServerState::Dead;
+    if state == ServerState::Unresponsive && args.force {
+        // Without it the programs that wait for an answer would wait on.
+        if let Err(error) = mount_table::abort(&entry) {
+            tracing::warn!("cannot end the requests that wait for an answer: {error}");
+        }
+    }
     let result = if is_dead {
         mount_point::unmount_dead(path)
-    } else {
+    } else if args.force {
         match mount_table::unmount(path, Unmount::Plain) {
-            Err(UnmountError::Busy) if args.force => mount_table::unmount(path, Unmount::Detach),
+            Err(UnmountError::Busy) => mount_table::unmount(path, Unmount::Detach),
             result => result,
         }
+    } else {
+        unmount_when_free(path, || mount_table::unmount(path, Unmount::Plain))
     };
     match result {
         Ok(()) | Err(UnmountError::NotMounted) => {
@@ -115,13 +125,13 @@ fn unmount(path: &Path, args: &UmountArgs) -> Result<bool, CommandError> {
                 mount_point::put_back(path);
             }
             if args.verbosity.says_what_happens() {
-                eprintln!("Unmounted {shown}");
+                say(format_args!("Unmounted {shown}"));
             }
             Ok(true)
         }
         Err(UnmountError::Busy) => {
-            eprintln!("{}", in_use(path));
-            eprintln!("`--force` unmounts it anyway.");
+            say(in_use(path));
+            say("`--force` unmounts it anyway.");
             Ok(false)
         }
         Err(source) => Err(CommandError::Unmount {

@@ -4,16 +4,21 @@
 //! caller with it. See `proc_pid_mountinfo(5)`.
 
 use std::{
-    ffi::OsString,
+    ffi::{CStr, CString, OsString},
     fs, io,
-    os::unix::ffi::OsStringExt,
+    os::{
+        fd::AsFd,
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
     path::{Path, PathBuf},
-    sync::mpsc,
-    thread,
     time::Duration,
 };
 
-use rustix::io::Errno;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid},
+};
 
 use super::{UnmountError, mount};
 
@@ -129,22 +134,71 @@ pub enum ServerState {
 /// Asks the server of the mount at `mount_point` for a sign of life, waiting `patience` at most.
 #[must_use]
 pub fn server_state(mount_point: &Path, patience: Duration) -> ServerState {
-    let (sender, receiver) = mpsc::channel();
-    let path = mount_point.to_path_buf();
-    // A thread that nobody waits for: where the server hangs, it hangs with it. `statfs` is never answered from a cache.
-    let asked = thread::Builder::new()
-        .name("sign-of-life".into())
-        .spawn(move || {
-            let _ = sender.send(rustix::fs::statfs(&path).map(drop));
-        });
-    if asked.is_err() {
+    let Ok(path) = CString::new(mount_point.as_os_str().as_bytes()) else {
+        return ServerState::Alive;
+    };
+    // A process, and not a thread: a request that the server has taken and does not answer cannot be interrupted, and
+    // this process could not end while one of its threads waits for it.
+    // SAFETY: after the fork the child makes system calls only.
+    let child = match unsafe { libc::fork() } {
+        0 => ask(&path),
+        -1 => None,
+        pid => Pid::from_raw(pid),
+    };
+    let Some(child) = child else {
         return ServerState::Unresponsive;
+    };
+    let answer = wait(child, patience);
+    if answer.is_none() {
+        let _ = kill_process(child, Signal::KILL);
     }
-    match receiver.recv_timeout(patience) {
-        Ok(Err(Errno::NOTCONN | Errno::CONNABORTED)) => ServerState::Dead,
-        Ok(_) => ServerState::Alive,
-        Err(_) => ServerState::Unresponsive,
+    match answer {
+        Some(DEAD) => ServerState::Dead,
+        Some(_) => ServerState::Alive,
+        None => ServerState::Unresponsive,
     }
+}
+
+/// Exit status of a child that was told that there is no server.
+const DEAD: i32 = 1;
+
+/// What the child does: whoever waits for the end of our output must not wait for it as well.
+fn ask(path: &CStr) -> ! {
+    // SAFETY: nothing of this process's memory is used afterwards that would need the descriptors.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
+    // `statfs` is never answered from a cache.
+    let status = match rustix::fs::statfs(path) {
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => DEAD,
+        _ => 0,
+    };
+    // SAFETY: it ends the child without running anything of its parent's.
+    unsafe { libc::_exit(status) }
+}
+
+/// The exit status of a child, if it ends in time.
+fn wait(child: Pid, patience: Duration) -> Option<i32> {
+    let child = pidfd_open(child, PidfdFlags::empty()).ok()?;
+    let timeout = patience.try_into().ok()?;
+    let mut ended = [PollFd::new(&child, PollFlags::IN)];
+    while let Err(error) = poll(&mut ended, Some(&timeout)) {
+        if error != Errno::INTR {
+            return None;
+        }
+    }
+    if ended[0].revents().is_empty() {
+        return None;
+    }
+    let status = waitid(WaitId::PidFd(child.as_fd()), WaitIdOptions::EXITED);
+    status.ok()??.exit_status()
+}
+
+/// Ends all requests of a FUSE mount whose server does not answer them; programs that wait for one get errors.
+///
+/// # Errors
+/// When the connection belongs to somebody else, or `/sys/fs/fuse/connections` is not there.
+pub fn abort(entry: &MountEntry) -> io::Result<()> {
+    let (_, minor) = entry.device.split_once(':').unwrap_or_default();
+    fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1")
 }
 
 /// Unmounts whatever FUSE file system is topmost at `mount_point`.
