@@ -6,7 +6,8 @@ mod mount;
 mod umount;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
