@@ -4,6 +4,7 @@ mod support;
 
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -503,4 +504,23 @@ fn root_lets_everybody_in() {
 fn open(folder: &Path) {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_standard_error_that_nobody_reads_any_more_ends_nothing() {
+    let Some(sandbox) = sandbox() else { return };
+    let mut command = sandbox.command("pixi-mount");
+    let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(server.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.starts_with("Mounted "), "{line}");
+    drop(stderr);
+
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = sandbox.command("pixi-umount");
+    let status = command.stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert!(!is_mounted(&sandbox.prefix()));
 }

@@ -73,6 +73,7 @@ impl miette::Diagnostic for CommandError {
             Self::Mount(error) => mount_help(error)?,
             Self::Unmount { source, .. } => unmount_help(source)?,
             Self::NotMounted(_) => "`pixi-mount --list` shows what is mounted".to_string(),
+            Self::NotOurs { owner, .. } if owner == "root" => "only root can unmount it".into(),
             Self::NotOurs { owner, .. } => format!("only {owner} and root can unmount it"),
             Self::Writable => {
                 "leave `--writable` and PIXI_MOUNT_READ_ONLY away to mount read-only".to_string()
