@@ -7,7 +7,7 @@ use rattler_conda_types::RepoDataRecord;
 use rattler_fs::EnvironmentFs;
 use rattler_fs::layout::fetch::{CachedPackage, FetchError, PackageFetcher};
 use rattler_fs::layout::lock_file::{self, LockFileError, LockedEnvironment};
-use rattler_fs::layout::{self, LayoutError, LayoutOptions};
+use rattler_fs::layout::{self, DamagedPackage, LayoutError, LayoutOptions};
 use rattler_fs::tree::Tree;
 use tokio::runtime::Handle;
 
@@ -120,7 +120,20 @@ async fn build(
     let packages = fetcher.fetch_all(&records).await?;
     let damaged = match layout::build(packages, options) {
         Err(LayoutError::Damaged(damaged)) => damaged,
-        built => return Ok(built?),
+        Ok(tree) => {
+            let replaced = fetcher.replaced(&records);
+            if replaced.is_empty() {
+                return Ok(tree);
+            }
+            (replaced.into_iter())
+                .map(|index| DamagedPackage {
+                    index,
+                    package: records[index].identifier.to_string(),
+                    reason: "it was replaced by another program just now".to_string(),
+                })
+                .collect()
+        }
+        Err(error) => return Err(error.into()),
     };
     // One more time for those that are damaged: what comes from the archive itself stays so.
     for package in damaged {

@@ -37,10 +37,17 @@ pub fn client(
     let (config, surroundings) = (config.clone(), surroundings.clone());
     let s3_options = s3_options.clone();
     LazyClient::new(move || {
-        let client = http_client(&config, &surroundings).unwrap_or_else(|error| {
-            tracing::error!("ignoring the TLS and proxy options: {error}");
-            Client::new()
-        });
+        let client = match http_client(&config, &surroundings) {
+            Ok(client) => client,
+            Err(error) => {
+                // Never around a proxy or a choice of certificates.
+                tracing::error!(
+                    "nothing can be downloaded, the TLS or proxy options are wrong: {error}"
+                );
+                let nothing: Arc<dyn Middleware> = Arc::new(OfflineMiddleware);
+                return ClientWithMiddleware::new(Client::new(), vec![nothing]);
+            }
+        };
         let middleware = middleware(&config, s3_options, &client);
         ClientWithMiddleware::new(client, middleware)
     })

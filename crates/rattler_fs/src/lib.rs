@@ -7,6 +7,7 @@
 pub mod content;
 pub mod fuse;
 pub mod layout;
+pub mod regular_file;
 pub mod tree;
 
 pub use content::{EnvironmentFs, PackageSupplier};

@@ -143,6 +143,34 @@ fn a_package_cannot_replace_what_the_environment_says_of_itself() {
 }
 
 #[test]
+fn a_package_called_dot_dot_keeps_nothing_elsewhere() {
+    let cache = tempfile::tempdir().unwrap();
+    for name in ["..", "."] {
+        let entries = paths_json(&json!([entry("a")]));
+        let mut lost = package(
+            cache.path(),
+            &format!("lost{}", name.len()),
+            &entries,
+            &[("a", b"1")],
+        );
+        lost.record.package_record.name = name.parse().unwrap();
+        let mut won = package(cache.path(), "won", &entries, &[("a", b"2")]);
+        won.record.package_record.depends = vec![name.to_owned()];
+        if let Ok(tree) = layout::build(vec![lost, won], &options()) {
+            let fs = rattler_fs::EnvironmentFs::new(tree, support::no_supplier());
+            fs.list(1, 0, &mut |entry| {
+                assert_ne!(
+                    entry.name, b"__clobbers__",
+                    "nothing was lost, so {name:?} won"
+                );
+                Ok(true)
+            })
+            .unwrap();
+        }
+    }
+}
+
+#[test]
 fn two_packages_of_one_name_are_refused() {
     let cache = tempfile::tempdir().unwrap();
     let one = package(cache.path(), "same", &paths_json(&json!([])), &[]);

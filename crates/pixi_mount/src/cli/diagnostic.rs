@@ -119,7 +119,7 @@ fn environment_help(error: &EnvironmentError) -> Option<String> {
         EnvironmentError::Workspace(error) => return workspace_help(error),
         EnvironmentError::LockFile(error) => match error {
             LockFileError::Missing(_) => "make one: `pixi lock`".to_string(),
-            LockFileError::Parse { .. } => {
+            LockFileError::Parse { .. } | LockFileError::TooDeep(_) => {
                 "it may be damaged, or written by a newer pixi; make a new one: `pixi lock`"
                     .to_string()
             }

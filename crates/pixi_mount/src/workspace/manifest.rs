@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use fs_err as fs;
 use indexmap::IndexMap;
 use pixi_config::S3Options;
+use rattler_fs::regular_file::read_text;
 use serde::Deserialize;
 
 /// The files that can hold a manifest, in the order in which pixi looks for them.
@@ -130,13 +130,16 @@ pub enum ManifestError {
     },
 }
 
+/// No manifest comes near this size in bytes.
+const MAX_SIZE: u64 = 16 << 20;
+
 /// Reads the manifest at `path`; `None` where the file holds no workspace of pixi.
 ///
 /// # Errors
 ///
 /// See [`ManifestError`].
 pub fn read(path: &Path) -> Result<Option<Manifest>, ManifestError> {
-    let text = fs::read_to_string(path).map_err(|source| ManifestError::Read {
+    let text = read_text(path, MAX_SIZE).map_err(|source| ManifestError::Read {
         path: path.to_path_buf(),
         source,
     })?;

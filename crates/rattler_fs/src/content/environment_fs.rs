@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io,
-    sync::{Arc, atomic::AtomicBool, atomic::Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use rattler_digest::Sha256Hash;
@@ -88,6 +91,7 @@ pub struct EnvironmentFs {
     edits: BoundedCache<Edits>,
     records: BoundedCache<[u8]>,
     warned: AtomicBool,
+    before_blocking: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl EnvironmentFs {
@@ -99,7 +103,14 @@ impl EnvironmentFs {
             edits: BoundedCache::new(EDITS_BOUND),
             records: BoundedCache::new(RECORDS_BOUND),
             warned: AtomicBool::new(false),
+            before_blocking: OnceLock::new(),
         }
+    }
+
+    /// Has `call` called by each thread that is about to wait for a package to be fetched again, so that a transport can
+    /// have another thread serve in its place. The first call counts.
+    pub fn before_blocking(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.before_blocking.set(Box::new(call));
     }
 
     /// The inode table.
@@ -162,7 +173,7 @@ impl EnvironmentFs {
         // A child's cookie is its own number, moved past those two.
         let children = self.tree.children(node);
         let next = u32::try_from(cookie.saturating_sub(DOT_DOT)).map_or(children.end, |last| {
-            (last + 1).clamp(children.start, children.end)
+            last.saturating_add(1).clamp(children.start, children.end)
         });
         for child_id in next..children.end {
             let child = &self.tree.node(child_id).ok_or(Errno::IO)?;
@@ -360,6 +371,11 @@ impl EnvironmentFs {
                 .inspect_err(|error| {
                     let record = &self.tree.packages[*package as usize].record;
                     tracing::error!(package = %record.identifier, %error, "the conda-meta record cannot be made");
+                })
+                .map_err(|error| match Errno::from_io_error(&error) {
+                    Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => error,
+                    // Whatever its package lacks, the record itself is there.
+                    _ => Errno::IO.into(),
                 })?
                 .into(),
         };
@@ -398,6 +414,9 @@ impl EnvironmentFs {
 
     /// Fetches a package again, and takes over those of its files that are what the environment promised.
     pub(super) fn recover(&self, number: u32, seen: &Arc<PackageFolder>) -> io::Result<()> {
+        if let Some(call) = self.before_blocking.get() {
+            call();
+        }
         let package = &self.tree.packages[number as usize];
         let identifier = &package.record.identifier;
         tracing::warn!(package = %identifier, folder = %seen.path.display(), "the package in the cache vanished or changed; fetching it again");
@@ -408,7 +427,8 @@ impl EnvironmentFs {
                 };
                 let same = match node.body {
                     Body::Patched { patched, .. } => {
-                        status.size == self.tree.patched[patched as usize].source_size
+                        let file = &self.tree.patched[patched as usize];
+                        status.size == file.source_size && status.mtime == file.source_mtime
                     }
                     _ => Some(status.size) == node.size() && status.mtime == node.mtime,
                 };

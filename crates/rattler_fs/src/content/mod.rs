@@ -51,6 +51,8 @@ pub(crate) struct PatchedFile {
     pub(crate) offsets: Option<Box<PrefixOffsets>>,
     /// Size in bytes of the file as stored.
     pub(crate) source_size: u64,
+    /// Date of the file as stored.
+    pub(crate) source_mtime: Timestamp,
     /// Hash of the patched bytes, once somebody asked for it.
     pub(crate) sha256: OnceLock<Sha256Hash>,
 }

@@ -18,7 +18,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use rattler_conda_types::{
     RepoDataRecord,
-    package::{Files, HasPrefix, NoLink, NoSoftlink, PackageFile, PathType, PathsJson},
+    package::{Files, HasPrefix, LinkJson, NoLink, NoSoftlink, PackageFile, PathType, PathsJson},
 };
 use rustc_hash::FxHasher;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
@@ -43,7 +43,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(10);
 pub(crate) struct Package {
     pub(crate) record: RepoDataRecord,
     pub(crate) noarch_python: bool,
-    /// Paths in the environment, as the package alone would have them, that another package won.
+    /// Paths in the environment, as the package alone would have them, that another package won; sorted.
     pub(crate) clobbered: Vec<String>,
     /// Identity of the metadata that lists the package's paths.
     pub(crate) metadata: Mutex<u64>,
@@ -56,10 +56,11 @@ impl Package {
     pub(crate) fn new(
         record: RepoDataRecord,
         noarch_python: bool,
-        clobbered: Vec<String>,
+        mut clobbered: Vec<String>,
         metadata: u64,
         folder: PackageFolder,
     ) -> Self {
+        clobbered.sort_unstable();
         Self {
             record,
             noarch_python,
@@ -212,6 +213,7 @@ impl PackageFolder {
             HasPrefix::package_path(),
             NoLink::package_path(),
             NoSoftlink::package_path(),
+            LinkJson::package_path(),
         ] {
             let identity = self
                 .status(path.as_os_str().as_encoded_bytes())

@@ -31,6 +31,9 @@ pub(crate) enum PatchError {
 /// Binaries above this size are searched piece by piece. Text is always read whole. Tests use small files.
 const WHOLE_FILE_MAX: u64 = if cfg!(test) { 64 } else { 4 << 20 };
 
+/// Larger files that would have to be read whole give an error: no package may take all memory.
+const READ_WHOLE_MAX: u64 = 512 << 20;
+
 /// Size of such a piece.
 const CHUNK: usize = if cfg!(test) { 128 } else { 1 << 20 };
 
@@ -393,6 +396,9 @@ fn read_string(source: &File, start: u64, from: u64, size: u64) -> io::Result<Ve
 }
 
 fn read_whole(source: &File, size: u64) -> io::Result<Vec<u8>> {
+    if size > READ_WHOLE_MAX {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
     let size = usize::try_from(size).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
     let mut bytes = vec![0; size];
     source.read_exact_at(&mut bytes, 0)?;
@@ -440,6 +446,10 @@ mod tests {
             placeholder: Arc::from(PLACEHOLDER),
             offsets: None,
             source_size: bytes.len() as u64,
+            source_mtime: crate::tree::Timestamp {
+                seconds: 0,
+                nanoseconds: 0,
+            },
             sha256: OnceLock::new(),
         };
         let edits = find_edits(&file, &patched, prefix, Subdir::Linux64)?;

@@ -108,7 +108,12 @@ impl EnvironmentFs {
             .filter(|_| package.noarch_python);
         let path = path_in_environment(&entry.relative_path, python).into_owned();
         let name = package.record.package_record.name.as_normalized();
-        let clobbered = package.clobbered.iter().any(|lost| Path::new(lost) == path);
+        let clobbered = path.to_str().is_some_and(|path| {
+            let found = package
+                .clobbered
+                .binary_search_by(|lost| (**lost).cmp(path));
+            found.is_ok()
+        });
         let (relative_path, original_path) = if clobbered {
             (clobber_path(name, &path), Some(path))
         } else {

@@ -21,6 +21,9 @@ const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 const BLOCK_SIZE: u32 = 4096;
 
+/// As on the disks that environments are installed on; the kernel lets FUSE have longer names.
+const NAME_MAX: usize = 255;
+
 /// The environment as `fuse-backend-rs` wants to see a file system.
 pub(super) struct Adapter {
     fs: Arc<EnvironmentFs>,
@@ -53,6 +56,9 @@ impl FileSystem for Adapter {
     }
 
     fn lookup(&self, _: &Context, parent: u64, name: &CStr) -> io::Result<Entry> {
+        if name.count_bytes() > NAME_MAX {
+            return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
+        }
         Ok(match self.fs.lookup(parent, name.to_bytes())? {
             Some(attributes) => entry(&attributes),
             // Inode 0 with a lifetime: the kernel remembers that there is no such name.
@@ -148,7 +154,7 @@ impl FileSystem for Adapter {
         status.f_bsize = BLOCK_SIZE.into();
         status.f_frsize = BLOCK_SIZE.into();
         status.f_files = self.fs.inode_count();
-        status.f_namemax = 255;
+        status.f_namemax = NAME_MAX as u64;
         Ok(status)
     }
 

@@ -10,7 +10,10 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
 };
 
@@ -18,6 +21,8 @@ use fuse_backend_rs::{
     api::server::Server,
     transport::{FuseBuf, FuseDevWriter, Reader, Writer},
 };
+
+use parking_lot::Mutex;
 
 use crate::content::EnvironmentFs;
 use adapter::Adapter;
@@ -29,6 +34,9 @@ const BUFFER_SIZE: usize = 257 * 4096;
 
 /// Requests are short; more threads than this only compete for the caller's processor.
 const MAX_THREADS: usize = 8;
+
+/// So many threads may wait for packages that are being fetched again before the mount has to wait with them.
+const MAX_BLOCKED_THREADS: usize = 64;
 
 /// Size of `fuse_in_header`; `unique` stands at byte 8.
 const IN_HEADER_SIZE: usize = 40;
@@ -54,11 +62,11 @@ pub enum SessionError {
     Device(#[source] io::Error),
 }
 
-/// A mounted file system, ready to be served.
+/// A mounted file system, ready to be served. Dropped before it was, it is unmounted.
 pub struct Session {
-    server: Arc<Server<Adapter>>,
-    device: OwnedFd,
+    workers: Arc<Workers>,
     unmounter: Unmounter,
+    is_mounted: bool,
 }
 
 impl Session {
@@ -69,9 +77,23 @@ impl Session {
     pub fn mount(fs: Arc<EnvironmentFs>, options: MountOptions) -> Result<Self, MountError> {
         let device = mount::mount(&options)?;
         let entry = mount_table::find(&options.mount_point).ok().flatten();
-        Ok(Self {
-            server: Arc::new(Server::new(Adapter::new(fs))),
+        let workers = Arc::new(Workers {
+            server: Server::new(Adapter::new(fs.clone())),
             device,
+            threads: Mutex::new(Vec::new()),
+            started: AtomicUsize::new(0),
+        });
+        let weak = Arc::downgrade(&workers);
+        fs.before_blocking(move || {
+            if let Some(workers) = weak.upgrade()
+                && let Err(error) = workers.start(MAX_BLOCKED_THREADS)
+            {
+                tracing::warn!(%error, "no other thread takes over while this one waits");
+            }
+        });
+        Ok(Self {
+            workers,
+            is_mounted: true,
             unmounter: Unmounter {
                 mount_point: options.mount_point.into(),
                 device: entry.map(|entry| entry.device.into()),
@@ -89,27 +111,67 @@ impl Session {
     ///
     /// # Errors
     /// See [`SessionError`].
-    pub fn run(self) -> Result<(), SessionError> {
+    pub fn run(mut self) -> Result<(), SessionError> {
         let threads = thread::available_parallelism().map_or(2, |n| n.get().clamp(2, MAX_THREADS));
-        thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|number| {
-                    let device = clone_device(&self.device)?;
-                    let server = &self.server;
-                    thread::Builder::new()
-                        .name(format!("fuse-{number}"))
-                        .spawn_scoped(scope, move || serve(server, device))
-                })
-                .collect::<io::Result<_>>()
-                .map_err(SessionError::Device)?;
-            for worker in workers {
-                worker
-                    .join()
-                    .unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")))
-                    .map_err(SessionError::Device)?;
+        for number in 0..threads {
+            match self.workers.start(threads) {
+                Ok(()) => {}
+                Err(error) if number == 0 => return Err(SessionError::Device(error)),
+                Err(error) => tracing::warn!(%error, "serving with {number} thread(s)"),
             }
-            Ok(())
-        })
+        }
+        self.workers.join().map_err(SessionError::Device)?;
+        self.is_mounted = false;
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // Nobody will answer any more: better no mount than a dead one.
+            let _ = self.unmounter.unmount(Unmount::Detach);
+        }
+    }
+}
+
+/// The threads that serve a mount.
+struct Workers {
+    server: Server<Adapter>,
+    device: OwnedFd,
+    threads: Mutex<Vec<thread::JoinHandle<io::Result<()>>>>,
+    started: AtomicUsize,
+}
+
+impl Workers {
+    /// Starts another thread, unless there are `max` already.
+    fn start(self: &Arc<Self>, max: usize) -> io::Result<()> {
+        let number = self.started.fetch_add(1, Ordering::Relaxed);
+        if number >= max {
+            self.started.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let device = clone_device(&self.device)?;
+        let workers = self.clone();
+        let thread = thread::Builder::new()
+            .name(format!("fuse-{number}"))
+            .spawn(move || serve(&workers.server, device))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Waits for the end of all threads, those included that are started meanwhile.
+    fn join(&self) -> io::Result<()> {
+        let mut result = Ok(());
+        loop {
+            let Some(thread) = self.threads.lock().pop() else {
+                return result;
+            };
+            let ended = thread.join();
+            let ended =
+                ended.unwrap_or_else(|_| Err(io::Error::other("a serving thread panicked")));
+            result = result.and(ended);
+        }
     }
 }
 

@@ -161,6 +161,20 @@ impl PackageFetcher {
         Ok(found.into_iter().flatten().collect())
     }
 
+    /// Which of `records` the cache has no longer recorded as its own. Asked after their folders were opened, it tells of
+    /// those that another program replaced in between: it takes the record away before it touches a folder.
+    #[must_use]
+    pub fn replaced(&self, records: &[RepoDataRecord]) -> Vec<usize> {
+        let is_replaced = |record: &RepoDataRecord| {
+            record.package_record.sha256.is_some()
+                && !is_wheel(record)
+                && recorded_entry(&self.cache_dir, record).is_none()
+        };
+        (0..records.len())
+            .filter(|&number| is_replaced(&records[number]))
+            .collect()
+    }
+
     async fn fetch_missing(
         &self,
         cache: &PackageCache,
@@ -321,9 +335,10 @@ fn cached(record: &RepoDataRecord, metadata: &CacheMetadata) -> CachedPackage {
 async fn verified(package: CachedPackage, paths: PathsJson) -> Option<CachedPackage> {
     let verified = tokio::task::spawn_blocking(move || {
         let problem = (paths.paths.iter())
+            // Without a hash nothing says that the bytes are the archive's.
             .find(|entry| {
                 entry.path_type == PathType::HardLink
-                    && !is_own_file(&package.dir, &entry.relative_path)
+                    && (entry.sha256.is_none() || !is_own_file(&package.dir, &entry.relative_path))
             })
             .map(|entry| entry.relative_path.display().to_string())
             .or_else(|| {

@@ -5,12 +5,13 @@
 
 use std::path::{Path, PathBuf};
 
-use fs_err as fs;
 use rattler_conda_types::{RepoDataRecord, Subdir};
 use rattler_lock::{
     CondaBinaryData, LockFile, LockedPackage as Locked, ParseCondaLockError, UrlOrPath,
 };
 use url::Url;
+
+use crate::regular_file::read_text;
 
 /// One environment of a lock file, resolved for one platform.
 #[derive(Debug, Clone)]
@@ -52,6 +53,10 @@ pub enum LockFileError {
     /// There is no such file.
     #[error("there is no lock file at {}", .0.display())]
     Missing(PathBuf),
+
+    /// The file is no lock file, but something that is made to keep a parser busy.
+    #[error("cannot parse the lock file {}: its brackets are nested too deeply", .0.display())]
+    TooDeep(PathBuf),
 
     /// The file cannot be read.
     #[error("cannot read the lock file {}", path.display())]
@@ -161,18 +166,39 @@ fn join(packages: &[UnsupportedPackage]) -> String {
 ///
 /// [`LockFileError::Missing`], [`LockFileError::Read`] or [`LockFileError::Parse`].
 pub fn read(path: &Path) -> Result<LockFile, LockFileError> {
-    let text = fs::read_to_string(path).map_err(|source| match source.kind() {
+    let text = read_text(path, MAX_SIZE).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => LockFileError::Missing(path.to_path_buf()),
         _ => LockFileError::Read {
             path: path.to_path_buf(),
             source,
         },
     })?;
+    if nests_too_deeply(&text) {
+        return Err(LockFileError::TooDeep(path.to_path_buf()));
+    }
     LockFile::from_str_with_base_directory(&text, path.parent()).map_err(|source| {
         LockFileError::Parse {
             path: path.to_path_buf(),
             source: Box::new(source),
         }
+    })
+}
+
+/// The largest lock files have some tens of megabytes.
+const MAX_SIZE: u64 = 256 << 20;
+
+/// Whether brackets are opened and never closed in a number for which the parser takes ages. In a lock file they are
+/// closed in the same line; the bound leaves room for strings with a bracket of their own.
+fn nests_too_deeply(text: &str) -> bool {
+    const MAX_DEPTH: i64 = 1000;
+    let mut depth = 0;
+    text.bytes().any(|byte| {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = (depth - 1).max(0),
+            _ => {}
+        }
+        depth > MAX_DEPTH
     })
 }
 

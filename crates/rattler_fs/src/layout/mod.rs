@@ -416,6 +416,7 @@ impl Merge {
                 Some(Conflict::Package) => {
                     let path = folder.path.join(OsStr::from_bytes(&name));
                     let kept = clobber_path(&package_name, &path);
+                    check_path(&kept).map_err(invalid)?;
                     self.place(&kept, node)
                         .map_err(|_| invalid(format!("it has files below {}", kept.display())))?;
                     clobbered.push(path.into_os_string().into_string().map_err(|path| {
@@ -489,6 +490,7 @@ impl Merge {
             placeholder: placeholder.clone(),
             offsets: None,
             source_size: entry.size,
+            source_mtime: entry.mtime,
             sha256: OnceLock::new(),
         };
         let searched = folder
@@ -559,6 +561,7 @@ impl Merge {
                         placeholder,
                         offsets,
                         source_size: entry.size,
+                        source_mtime: entry.mtime,
                         sha256: OnceLock::new(),
                     },
                 },
