@@ -181,11 +181,8 @@ fn credentials_are_found_where_the_configuration_says() {
     assert_eq!(code, Some(0), "{said}");
 }
 
-#[test]
-fn a_package_that_is_damaged_in_the_cache_is_fetched_again() {
-    if !fuse_or_skip(1) {
-        return;
-    }
+/// A workspace of [`archives`] that are locked by their `file://` URLs, with an empty cache.
+fn locked_by_file_url() -> (Sandbox, Vec<Built>) {
     let sandbox = Sandbox::new();
     let packages = archives(&sandbox);
     Workspace::new(&sandbox.workspace())
@@ -193,6 +190,15 @@ fn a_package_that_is_damaged_in_the_cache_is_fetched_again() {
         .environment("default", &packages, &Location::FileUrl)
         .write()
         .unwrap();
+    (sandbox, packages)
+}
+
+#[test]
+fn a_package_that_is_damaged_in_the_cache_is_fetched_again() {
+    if !fuse_or_skip(1) {
+        return;
+    }
+    let (sandbox, _) = locked_by_file_url();
     sandbox.mount().stop(Signal::INT);
     let cached = sandbox.package_cache().join("one-1.0-0/share/one");
     fs::write(&cached, "of another size").unwrap();
@@ -207,13 +213,7 @@ fn the_cache_may_be_cleaned_under_a_mount() {
     if !fuse_or_skip(1) {
         return;
     }
-    let sandbox = Sandbox::new();
-    let packages = archives(&sandbox);
-    Workspace::new(&sandbox.workspace())
-        .unwrap()
-        .environment("default", &packages, &Location::FileUrl)
-        .write()
-        .unwrap();
+    let (sandbox, packages) = locked_by_file_url();
     let mounted = sandbox.mount();
     fs::remove_dir_all(sandbox.package_cache()).unwrap();
     fs::remove_file(&packages[1].path).unwrap();

@@ -10,7 +10,7 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use corpus::{compare::Snapshot, package::Built, reference::Environment};
@@ -125,6 +125,12 @@ fn is_python(built: &Built) -> bool {
     built.record.package_record.name.as_normalized() == "python"
 }
 
+/// Dates a file.
+fn date(path: &Path, modified: SystemTime) {
+    let file = fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(modified).unwrap();
+}
+
 #[test]
 fn one_changed_byte_mode_or_date_is_a_difference() {
     if !fuse_or_skip(1) {
@@ -139,12 +145,7 @@ fn one_changed_byte_mode_or_date_is_a_difference() {
             // Not in place: the installation is hard links into the cache.
             fs::remove_file(path).unwrap();
             fs::write(path, bytes).unwrap();
-            fs::File::options()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_modified(dated)
-                .unwrap();
+            date(path, dated);
         }),
         ("mode", |path| {
             let (bytes, dated) = (
@@ -154,12 +155,7 @@ fn one_changed_byte_mode_or_date_is_a_difference() {
             fs::remove_file(path).unwrap();
             fs::write(path, bytes).unwrap();
             fs::set_permissions(path, fs::Permissions::from_mode(0o640)).unwrap();
-            fs::File::options()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_modified(dated)
-                .unwrap();
+            date(path, dated);
         }),
         ("date", |path| {
             let (bytes, mode) = (
@@ -170,12 +166,7 @@ fn one_changed_byte_mode_or_date_is_a_difference() {
             fs::write(path, bytes).unwrap();
             fs::set_permissions(path, mode).unwrap();
             let other = UNIX_EPOCH + Duration::from_secs(1_234_567_890);
-            fs::File::options()
-                .write(true)
-                .open(path)
-                .unwrap()
-                .set_modified(other)
-                .unwrap();
+            date(path, other);
         }),
     ];
     for (what, change) in changes {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use rattler_cache::package_cache::{
-    CacheKey, CacheMetadata, CacheReporter, PackageCache, PackageCacheError,
+    CacheGlobalLock, CacheKey, CacheMetadata, CacheReporter, PackageCache, PackageCacheError,
 };
 use rattler_cache::validation::{ValidationMode, validate_package_directory_from_paths};
 use rattler_conda_types::RepoDataRecord;
@@ -180,15 +180,9 @@ impl PackageFetcher {
         cache: &PackageCache,
         records: &[&RepoDataRecord],
     ) -> Result<Vec<CachedPackage>, FetchError> {
-        // Everybody who writes to the cache holds this lock, and may have fetched what we miss by
-        // the time we have it: the cache looks again by itself.
-        let _lock = cache
-            .acquire_global_lock()
-            .await
-            .map_err(|source| FetchError::Cache {
-                path: self.cache_dir.clone(),
-                source,
-            })?;
+        // Somebody else may have fetched what we miss by the time we have the lock: the cache looks
+        // again by itself.
+        let _lock = self.lock(cache).await?;
         stream::iter(records.iter().copied())
             .map(|record| async move {
                 let reporter = (self.reporter.as_ref()).and_then(|r| r.on_package(record));
@@ -201,6 +195,17 @@ impl PackageFetcher {
             .buffered(records.len().max(1))
             .try_collect()
             .await
+    }
+
+    /// Takes the lock that everybody who writes to the cache holds.
+    async fn lock(&self, cache: &PackageCache) -> Result<CacheGlobalLock, FetchError> {
+        cache
+            .acquire_global_lock()
+            .await
+            .map_err(|source| FetchError::Cache {
+                path: self.cache_dir.clone(),
+                source,
+            })
     }
 
     async fn get_or_fetch(
@@ -259,13 +264,7 @@ impl PackageFetcher {
         }
 
         ensure_source(record)?;
-        let _lock = cache
-            .acquire_global_lock()
-            .await
-            .map_err(|source| FetchError::Cache {
-                path: self.cache_dir.clone(),
-                source,
-            })?;
+        let _lock = self.lock(&cache).await?;
         // No entry can have this hash, so whatever is there is taken for another package's.
         let key = cache_key(record).with_sha256(Sha256Hash::default());
         let (client, owned) = (self.client.clone(), record.clone());
